@@ -11,6 +11,8 @@ import torch
 from fresh_process import output
 from hypothesis import given, settings
 
+import torch_tenon
+
 MIB = 1 << 20
 
 pytestmark = pytest.mark.usefixtures("memory_limit", "no_plan_in_work", "no_circles")
@@ -361,3 +363,16 @@ def test_a_loader_pins_its_batches() -> None:
         assert values.is_pinned() and labels.is_pinned()
         seen += values.to("tenon", non_blocking=True).tolist()
     assert seen == list(map(float, range(12)))
+
+
+def test_free_memory_is_filled_and_what_is_in_use_is_not():
+    """For `tenon conformance`: who writes nothing leaves NaN, and no earlier result."""
+    sizes = (3, 1000, 300_000)
+    kept, freed = ([torch.full((n,), 3.0).to("tenon") for n in sizes] for _ in range(2))
+    between = [tensor + 1 for tensor in kept]
+    torch.tenon.synchronize()
+    del freed, between
+    torch_tenon._C.fill_free_memory(torch.tenon.current_device())
+    for n, tensor in zip(sizes, kept, strict=True):
+        assert tensor.cpu().eq(3).all()
+        assert torch.empty(n, device="tenon").cpu().isnan().all()

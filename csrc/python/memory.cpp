@@ -1,9 +1,13 @@
-// What snapshots of device memory have: torch_tenon/api/memory_snapshots.py.
+// What snapshots of device memory have (torch_tenon/api/memory_snapshots.py), and what the
+// conformance suite does to memory.
 
 #include <pybind11/stl.h>
 
 #include "device/allocator.h"
+#include "device/blocks.h"
+#include "device/interpreter.h"
 #include "device/memory_history.h"
+#include "device/pending.h"
 #include "python/registration.h"
 
 namespace py = pybind11;
@@ -83,6 +87,34 @@ py::tuple memory_state(bool with_events) {
   return py::make_tuple(std::move(segments), std::move(lines), std::move(all_events));
 }
 
+// Fills the memory of a device that is free with bytes of all ones: NaN in each floating-point
+// dtype. Memory that is handed out again would else hold an earlier result, which a kernel that
+// writes nothing could pass off as its own. Nobody else may use the device meanwhile.
+void fill_free_memory(c10::DeviceIndex device) {
+  static const std::vector<char> ones(kSmallSegment, static_cast<char>(0xFF));
+  commit(check_index(device), CommitReason::request);
+  wait_until_idle(device);
+  const auto fill = [&](uintptr_t start, uintptr_t end) {
+    while (start < end) {
+      const auto nbytes = std::min<size_t>(end - start, ones.size());
+      copy_bytes(
+          reinterpret_cast<void*>(start), ones.data(), nbytes, CopyKind::host_to_device, device);
+      start += nbytes;
+    }
+  };
+  for (const auto& segment : device_allocator().segments(device)) {
+    uintptr_t start = segment.address, end = start;
+    for (const auto& block : segment.blocks) {
+      if (block.requested != 0) {
+        fill(start, end);
+        start = block.address + block.nbytes;
+      }
+      end = block.address + block.nbytes;
+    }
+    fill(start, end);
+  }
+}
+
 const RegisterBindings bindings([](py::module_& m) {
   m.def(
       "set_memory_history",
@@ -100,6 +132,11 @@ const RegisterBindings bindings([](py::module_& m) {
       &memory_state,
       py::arg("events"),
       "Segments, lines of what is allocated and, if wanted, what the allocator did.");
+  m.def(
+      "fill_free_memory",
+      &fill_free_memory,
+      py::call_guard<ReleasedInterpreter>(),
+      "Fills what is free with bytes of all ones, once the device is idle.");
 });
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,12 @@ def test_the_report_says_that_generated_kernels_computed(tmp_path: Path) -> None
     made = report["kinds"]["ops"]["made"]
     assert sum(made.values()) == sum(sum(r["made"].values()) for r in report["results"])
     assert made["the target's kernels"] > sum(made.values()) / 2, made
+    for result in report["results"]:  # ... and why the host did, where it has worked
+        by_check = sum((Counter(c["made"]) for c in result["checks"].values()), Counter())
+        assert by_check == result["made"]
+        worked = by_check["the host"] + by_check["them and the host"]
+        assert bool(worked) == bool(result["on_host"]), (result["made"], result["on_host"])
+    assert "at once: it changes the layout of an argument (" in done.stdout, done.stdout
     by_case = {r["case"].split("/")[1]: r["made"] for r in report["results"]}
     assert by_case["softmax"]["the target's kernels"] > by_case["softmax"].get("the host", 0)
     assert by_case["sort"]["the host"] > 0, by_case["sort"]

@@ -12,19 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import typer
 from typer.testing import CliRunner
 
+from torch_tenon.testing.conformance.alike import message_pattern
 from torch_tenon.testing.conformance.baseline import BadBaseline, Baseline, compare
 from torch_tenon.testing.conformance.case import (
     Case,
     CaseResult,
     CheckResult,
     Status,
-    message_pattern,
 )
 from torch_tenon.testing.conformance.command import conformance
+from torch_tenon.testing.conformance.comparison import Comparison, Mismatch
 from torch_tenon.testing.conformance.pool import Pool, Settings
+from torch_tenon.testing.conformance.summary import failures
 
 HERE = Path(__file__).parent
 SUITE = "misbehaving_suite"
@@ -154,6 +157,44 @@ def test_a_damaged_baseline_is_named(tmp_path: Path) -> None:
 def test_like_messages_are_one() -> None:
     one, other = "3 of 12 differ at 0x7f3a, 1.5e-3 off\nmore", "8 of 9 differ at 0xbeef, 2 off"
     assert message_pattern(one) == message_pattern(other)
+    # ... but for what is no number: a part of a word, a line of a source.
+    for one, other in (
+        ("no opcode tanhh.f32 here", "no opcode tanhh.f64 here"),
+        ("KeyError: 'r1' (npu.py:7, in kernel)", "KeyError: 'r1' (npu.py:8, in kernel)"),
+        ("error in line 7", "error in line 8"),
+    ):
+        assert message_pattern(one) == one != message_pattern(other)
+
+
+def compared(actual: torch.Tensor, expected: torch.Tensor, where: str = "result") -> str:
+    comparison = Comparison("cpu", torch.testing.assert_close)
+    with pytest.raises(Mismatch) as mismatch:
+        comparison.results(actual, expected, where=where)
+    return str(mismatch.value)
+
+
+def test_results_that_are_off_alike_are_one_kind_of_failure() -> None:
+    """Whatever their shapes and the checks: a thousandth too much, an edge, nothing at all."""
+    x = torch.arange(1.0, 25.0)
+    groups = []
+    for off in (
+        lambda x: x + 1e-3,
+        lambda x: torch.where(x > 3, x, 7 * x + 1e6),
+        lambda x: x * torch.nan,
+    ):
+        results = [result(f"op{n}", Status.FAIL, "forward", "out") for n in range(6)]
+        shapes = [(24,), (2, 12), (2, 3, 4), (1, 1, 24), (4, 6), (2, 2, 6)]
+        for found, shape in zip(results, shapes, strict=True):
+            given, where = x.view(shape), "result"
+            for check in found.checks.values():
+                check.message = compared(off(given), given, where)
+                where = "result['out'][0]"
+        (group,) = failures(results)
+        assert len(group.cases) == 6 and group.checks == {"forward": 6, "out": 6}
+        groups.append(group.message)
+    assert groups[0] == "result: all elements differ; greatest difference 0.001 to 0.001"
+    assert groups[1] == "result: some elements differ; greatest difference 1e+06 to 1e+06"
+    assert groups[2] == "result: all elements differ, some by NaN"
 
 
 class Elements(HTMLParser):
@@ -206,12 +247,20 @@ def test_the_command_reports_and_judges(tmp_path: Path) -> None:
     arguments += ["--json", str(report), "--html", str(page)]
     run = command(*arguments, "--ops", "passes,is_wrong")
     assert run.exit_code == 0, run.output
+    # What fails may be what an earlier case of the process left.
+    after_others = "--ops 'passes,is_wrong' --dtype float32 --jobs 1 -v"
+    assert after_others in run.output
+    (wrong,) = (r for r in json.loads(report.read_text())["results"] if r["status"] == "fail")
+    assert wrong["after"] == ["ops/passes/float32"]
+    assert wrong["command_after_others"].endswith(after_others)
     # A case that the baseline does not list is expected to pass.
     run = command(*arguments, "--ops", "passes,is_wrong,hangs")
     assert run.exit_code == 1, run.output
     assert "Worse than the baseline: 1" in run.output
     assert "ops/hangs/float32  pass -> hang" in run.output
     assert "--ops 'is_wrong' --dtype float32 -v" in run.output
+    assert after_others not in run.output  # its process is the one after the hang's
+    assert "--ops 'passes,hangs' --dtype float32 --jobs 1 -v" in run.output
 
     written = json.loads(report.read_text())
     assert written["kinds"]["ops"]["cases"] == 3
@@ -242,7 +291,7 @@ def test_without_a_baseline_nothing_is_worse_and_the_line_that_repeats_has_the_s
 
 
 def _without_extras(value: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in value.items() if k not in ("routes", "command")}
+    return {k: v for k, v in value.items() if not k.startswith(("routes", "command"))}
 
 
 @pytest.mark.parametrize(

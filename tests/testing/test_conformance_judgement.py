@@ -15,6 +15,7 @@ from torch_tenon.testing.conformance.accuracy import as_accurate
 from torch_tenon.testing.conformance.case import Case, CaseResult, CheckResult, Status
 from torch_tenon.testing.conformance.comparison import Comparison, Mismatch
 from torch_tenon.testing.conformance.databases import UnknownName, list_cases
+from torch_tenon.testing.conformance.inputs import chosen
 from torch_tenon.testing.conformance.op_checks import OpChecks
 from torch_tenon.testing.conformance.placement import Placement, spread
 from torch_tenon.testing.conformance.randomness import (
@@ -163,6 +164,19 @@ def test_bad_input_is_reported_and_does_not_decide() -> None:
     assert result.checks["errors"].status is Status.PASS
     checks = {**result.checks, "errors": CheckResult(Status.FAIL, 1, "does not raise")}
     assert CaseResult.from_checks(result.case, checks).status is Status.PASS
+
+
+def test_an_error_that_comes_late_says_so() -> None:
+    """A call of a device has returned before it has run."""
+
+    class Late(torch.Tensor):
+        def detach(self) -> Any:
+            raise RuntimeError("the device has lost it")
+
+    wrong = AlternateOp(lambda x: torch.mul(x, 2).add(1).as_subclass(Late))
+    check = check_op(wrong, supports_autograd=False)["forward"]
+    assert check.reason == "raises RuntimeError when results are read or compared"
+    assert "lost it" in check.message and "in detach" in check.traceback
 
 
 def test_the_same_error_is_not_applicable() -> None:
@@ -344,6 +358,40 @@ def test_spread_keeps_values_and_is_not_contiguous() -> None:
     x = torch.arange(6).view(2, 3)
     assert torch.equal(spread(x), x)
     assert not spread(x).is_contiguous()
+
+
+@pytest.mark.parametrize("limit", [1, 2, 4, 9])
+def test_few_inputs_are_the_largest_and_some_from_everywhere(limit: int) -> None:
+    """The database begins with scalars; the largest of these is not the last one."""
+    inputs = [torch.ones(())] * 4 + [torch.ones(3), torch.ones(5, 5), torch.ones(2, 2)] * 3
+    found, available = chosen(inputs, limit, lambda tensor: [tensor])
+    places = [place for place, _ in found]
+    assert available == len(inputs) and len(found) == limit and places == sorted(set(places))
+    assert 5 in places and all(inputs[place] is given for place, given in found)
+    gaps = [b - a for a, b in itertools.pairwise([-1, *places, len(inputs)])]
+    assert limit < 4 or max(gaps) <= 2 + len(inputs) // (limit - 1)
+    assert chosen(inputs, 0)[0] == chosen(inputs, len(inputs))[0] == list(enumerate(inputs))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["sum", "all", "add", "exp", "softmax", "nn.functional.layer_norm", "gather", "mm"]
+)
+def test_inputs_of_our_own_are_long(name: str) -> None:
+    from torch_tenon.testing.conformance.databases import op_infos
+    from torch_tenon.testing.conformance.long_inputs import long_inputs
+
+    op = op_infos()[name]
+    for dtype in op.dtypes:
+        samples = long_inputs(op, dtype, requires_grad=dtype in op.supported_backward_dtypes("cpu"))
+        assert any(max(sample.input.shape) > 1000 for sample in samples)
+        assert any(max(sample.input.shape) in (33, 97) for sample in samples)
+        for sample in samples:
+            found = op(sample.input, *sample.args, **sample.kwargs)
+            if name in ("sum", "all"):  # ... and none of their elements may be left out
+                rest = sample.input.detach().clone()
+                rest.select(sample.kwargs.get("dim", 0), -1).fill_(name == "all")
+                assert not torch.equal(found, op(rest, *sample.args, **sample.kwargs))
 
 
 # Choice of cases.

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fresh_process import ROOT, TENON, python
@@ -34,19 +36,25 @@ FAULTS = {
 }
 
 
+def report(target: str, options: str, folder: Path) -> tuple[subprocess.CompletedProcess[str], Any]:
+    """What `tenon conformance` does with a target of wrong_targets.py, and its JSON."""
+    file = folder / "report.json"
+    command = [*TENON, "conformance", "--db", "ops", "--dtype", "float32", *options.split()]
+    command += ["--target", f"{HERE / 'wrong_targets.py'}:{target}", "--json", str(file)]
+    done = python(*command, env={**BY_DEFAULT, "PYTHONPATH": str(ROOT)}, timeout=280)
+    return done, json.loads(file.read_text())
+
+
 @pytest.mark.slow
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", FAULTS)
 def test_the_report_names_the_fault(name: str, tmp_path: Path) -> None:
     status, reason, words = FAULTS[name]
-    target, file = f"{HERE / 'wrong_targets.py'}:{name}", tmp_path / "report.json"
-    options = "--db ops --ops add --dtype float32 --samples 6 --jobs 1"
-    command = [*TENON, "conformance", *options.split()]
-    command += ["--timeout", "20" if status == "hang" else "120"]
-    command += ["--target", target, "--json", str(file)]
-    done = python(*command, env={**BY_DEFAULT, "PYTHONPATH": str(ROOT)}, timeout=280)
+    patience = "20" if status == "hang" else "120"
+    options = f"--ops add --samples 6 --jobs 1 --timeout {patience}"
+    done, found = report(name, options, tmp_path)
     assert done.returncode == (status != "pass"), done.stdout[-3000:] + done.stderr[-3000:]
-    (found,) = json.loads(file.read_text())["results"]
+    (found,) = found["results"]
     assert (found["case"], found["status"]) == ("ops/add/float32", status)
     checks = [c for c in found["checks"].values() if c["status"] not in ("pass", "not applicable")]
     told = checks or [found]
@@ -54,3 +62,29 @@ def test_the_report_names_the_fault(name: str, tmp_path: Path) -> None:
         assert reason in {part["reason"] for part in told}, told
         assert any(re.search(words, part["message"]) for part in told), told
         assert f"ops/add/float32  pass -> {status}" in done.stdout
+    if reason == "values differ":  # what is wrong has been made by somebody, too
+        made = checks[0]["made"]
+        assert made.get("the target's kernels") or name == "LosesACopy", made
+
+
+@pytest.mark.slow
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(("name", "status"), [("Loops", "pass"), ("LoopsComputeNothing", "fail")])
+def test_no_earlier_result_passes_for_one(name: str, status: str, tmp_path: Path) -> None:
+    """Memory that is handed out again holds the right result, which the first call left there."""
+    done, found = report(name, "--ops sum,amax --samples 4 --jobs 2", tmp_path)
+    results = found["results"]
+    assert len(results) == 2 and {r["status"] for r in results} == {status}, done.stdout[-3000:]
+    failed = [c for r in results for c in r["checks"].values() if c["status"] == "fail"]
+    assert all("nan" in check["message"] for check in failed), failed
+
+
+@pytest.mark.slow
+def test_no_reduction_passes_that_loses_the_rest(tmp_path: Path) -> None:
+    """By inputs of our own: the database has no dimension that is longer than a group of lanes."""
+    ops = "sum,mean,amax,prod,argmax,softmax,nn.functional.layer_norm,any"
+    options = f"--ops {ops} --samples 1 --jobs 2"
+    _, found = report("ReductionsLoseTheRest", options, tmp_path)
+    statuses = {result["case"]: result["status"] for result in found["results"]}
+    statuses.pop("ops/softmax.with_dtype/float32")  # has no inputs of our own
+    assert len(statuses) == 8 and set(statuses.values()) == {"fail"}, statuses

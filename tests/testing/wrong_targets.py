@@ -3,7 +3,9 @@
 import os
 import signal
 import sys
+import tempfile
 import time
+import types
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,10 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 from toy import PROGRAMS, Compiler, Toy
 
+from torch_tenon.targets import starts
 from torch_tenon.targets.thread import QueueThread
+
+LANES = 32
 
 
 class WithThread(Toy):
@@ -126,3 +131,42 @@ class CompilerGivesTooFew(Toy):
     """A number less than there are kernels."""
 
     backend = _GivesTooFew()
+
+
+def _loops():
+    """The start with generated loops, as `tenon new-target` writes it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path, _ = starts.write("npu", Path(folder), "loops")
+        module = types.ModuleType("npu")
+        exec(compile(path.read_text(), str(path), "exec"), vars(module))
+    return module
+
+
+npu, short = _loops(), _loops()
+
+
+class Loops(npu.Npu):
+    """Right: reductions and other loops run by kernels."""
+
+
+class LoopsComputeNothing(npu.Npu):
+    """No kernel does anything."""
+
+    def __init__(self):
+        super().__init__()
+        self.queues[0].launch = lambda launch: None
+
+
+class _WithoutTheRest(short.Generator):
+    def statement(self, s):
+        """Of a loop that reduces the first elements."""
+        if isinstance(s, short.For) and s.kind == "reduce":
+            s = s.like(stops=(*s.stops, s.starts[0] + LANES))
+        return super().statement(s)
+
+
+short.Generator = _WithoutTheRest
+
+
+class ReductionsLoseTheRest(short.Npu):
+    """What is beyond the lanes of one group is no part of a reduction."""

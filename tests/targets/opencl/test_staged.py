@@ -43,8 +43,8 @@ def hold_against_cpu() -> None:
     from torch_tenon.targets.opencl import generate, layout
 
     class Staged(layout.GroupLayout):
-        def __init__(self, group, kept, shape) -> None:
-            super().__init__(group, kept, shape)
+        def __init__(self, group, kept, shape, capabilities) -> None:
+            super().__init__(group, kept, shape, capabilities)
             if self.shared is not None:
                 local = torch_tenon.target().backend.capabilities.spaces["shared"]
                 self.tree = stage(self.tree, "shared", local // 4)

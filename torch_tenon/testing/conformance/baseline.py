@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .case import SEVERITY, CaseResult, Status, message_pattern
+from .alike import message_pattern
+from .case import SEVERITY, CaseResult, Status
 
 FOLDER = Path(__file__).parent / "baseline"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -63,11 +63,18 @@ class Case:
         name, dtype = rest.rsplit("/", 1)
         return cls(kind, name, dtype)
 
-    def command(self, device: str, target: str | None = None) -> str:
-        """The shell command that runs this case alone, with the settings of this process, and shows
-        the traceback."""
+    def command(self, device: str, target: str | None = None, after: Sequence[Case] = ()) -> str:
+        """The shell command that runs this case, with the settings of this process, and shows the
+        traceback: alone, or after others of its kind in one process, in the order of the database.
+        """
         where = f"--device {device}" + (f" --target {target}" if target else "")
-        what = f"--db {self.kind} --ops '{self.name}' --dtype {self.dtype}"
+        cases = [*(case for case in after if case.kind == self.kind), self]
+        names, dtypes = (
+            ",".join(dict.fromkeys(getattr(case, name) for case in cases))
+            for name in ("name", "dtype")
+        )
+        what = f"--db {self.kind} --ops '{names}' --dtype {dtypes}"
+        what += " --jobs 1" if len(cases) > 1 else ""
         found = (
             f"{setting.variable}={shlex.quote(os.environ[setting.variable])} "
             for setting in config.SETTINGS
@@ -81,7 +88,8 @@ class CheckResult:
     """One check (`forward`, `backward`, ...) over all samples of a case.
 
     `reason` is a short category that is the same for like failures; `message` is the detail.
-    `compared` counts the samples on which both sides were run.
+    `compared` counts the samples on which both sides were run, and `made` the results that were
+    compared by who computed them (`route.Maker`).
     """
 
     status: Status = Status.NOT_APPLICABLE
@@ -90,6 +98,7 @@ class CheckResult:
     message: str = ""
     sample: str = ""
     traceback: str = ""
+    made: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> CheckResult:
@@ -101,8 +110,9 @@ class CheckResult:
 class CaseResult:
     """What came of a case. `samples` of `samples_available` inputs of the database were run.
 
-    `made` counts the results that were compared by who computed them (`route.Maker`). `on_host`
-    says why the host had to work in plans, or in their place, and for which ops (`route.Planned`).
+    `made` counts the results that were compared by who computed them, over all checks. `on_host`
+    says why the host had to work in plans, or in their place, and for which ops. `after` are the
+    last cases that the same process had run before one that did not pass.
     """
 
     case: Case
@@ -117,6 +127,7 @@ class CaseResult:
     samples: int = 0
     samples_available: int = 0
     seconds: float = 0.0
+    after: list[str] = field(default_factory=list)
 
     @classmethod
     def from_checks(cls, case: Case, checks: dict[str, CheckResult], **rest: Any) -> CaseResult:
@@ -156,12 +167,3 @@ class CaseResult:
                 "checks": {k: CheckResult.from_json(v) for k, v in value["checks"].items()},
             }
         )
-
-
-_VARIABLE = re.compile(r"0x[0-9a-f]+|[-+]?\d+(\.\d+)?(e[-+]?\d+)?", re.IGNORECASE)
-
-
-def message_pattern(message: str) -> str:
-    """The first line of `message` with its numbers replaced, so that like messages are equal."""
-    line = next((line for line in message.splitlines() if line.strip()), "")
-    return _VARIABLE.sub("N", line)[:160]

@@ -61,7 +61,9 @@ def conformance(
     ] = None,
     device: Annotated[str, typer.Option(help="Device under test.")] = "tenon",
     target: Annotated[str | None, typer.Option(help="Target behind it (TENON_TARGET).")] = None,
-    samples: Annotated[int, typer.Option(min=0, help="Inputs for each pair; 0 runs all.")] = 0,
+    samples: Annotated[
+        int, typer.Option(min=0, help="Inputs for each pair, the largest and others; 0 runs all.")
+    ] = 0,
     jobs: Annotated[int, typer.Option(min=0, help="Worker processes; 0: one per core.")] = 0,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds until a case hangs.")] = 180.0,
     json: Annotated[Path | None, typer.Option(help="Write everything found here.")] = None,

@@ -12,6 +12,7 @@ import torch
 
 from .case import CheckResult
 from .comparison import Comparison
+from .inputs import chosen
 from .op_checks import cotangent
 from .placement import Placement, tensors_in
 from .sides import Outcome, Sides
@@ -42,7 +43,7 @@ class ModuleChecks:
         modes = (True, False) if info.train_and_eval_differ else (True,)
         self._modes = {"train": True, "eval": False} if len(modes) == 2 else {"train": True}
         names = [f"{check} {mode}" for mode in self._modes for check in ("forward", "backward")]
-        self.tally = Tally(names, position)
+        self.tally = Tally(names, position, self.sides.made)
         self.samples = self.samples_available = 0
 
     def run(self) -> dict[str, CheckResult]:
@@ -60,13 +61,14 @@ class ModuleChecks:
         inputs = self.info.module_inputs_func(
             self.info, device="cpu", dtype=self.dtype, requires_grad=True, training=training
         )
-        for index, sample in enumerate(inputs):
-            if sample.forward_input is None:
-                continue
-            self.samples_available += 1
-            if self.limit and index >= self.limit:
-                continue
-            self.samples += 1
+        found, available = chosen(
+            (sample for sample in inputs if sample.forward_input is not None),
+            self.limit,
+            lambda sample: [sample.forward_input.args, sample.forward_input.kwargs],
+        )
+        self.samples_available += available
+        self.samples += len(found)
+        for index, sample in found:
             yield f"{index}" + (f" ({sample.desc})" if sample.desc else ""), sample
 
     def call(self, sample: Any, *, training: bool, grad: bool) -> Outcome:

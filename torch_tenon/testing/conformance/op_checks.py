@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,8 @@ from torch_tenon.ops import manifest
 from .case import CheckResult
 from .comparison import Comparison
 from .databases import in_order
+from .inputs import chosen
+from .long_inputs import long_inputs
 from .placement import Placement, spread, tensors_in
 from .sides import Outcome, Sides
 from .tally import Tally
@@ -34,8 +36,9 @@ CHECKS = ("forward", "noncontiguous", "backward", "out", "inplace")
 class OpChecks:
     """All checks of one entry of `op_db` with one dtype.
 
-    `op` is the OpInfo, `limit` the number of samples to run (0 for all) and `position` is told the
-    check and the sample before each is run. Inputs are generated on the CPU.
+    `op` is the OpInfo, `limit` the number of samples of the database to run (0 for all) and `long`
+    whether to run our long ones too. `position` is told the check and the sample before each is
+    run. Inputs are generated on the CPU.
     """
 
     def __init__(
@@ -46,15 +49,17 @@ class OpChecks:
         comparison: Comparison,
         *,
         limit: int = 0,
+        long: bool = False,
         position: Callable[[str, str], None] = lambda check, sample: None,
     ) -> None:
         self.op = op
         self.dtype = dtype
         self.limit = limit
+        self.long = long
         uninitialised = manifest.of(f"aten::{op.name}").uninitialised
         self.sides = Sides(device, comparison, values=not uninitialised)
         self.differentiable = dtype in op.supported_backward_dtypes("cpu")
-        self.tally = Tally((*CHECKS, "errors"), position)
+        self.tally = Tally((*CHECKS, "errors"), position, self.sides.made)
         self.samples = self.samples_available = 0
         variants = [op.inplace_variant, op.inplace_operator_variant]
         variants += [alias.inplace_variant for alias in op.aliases]
@@ -63,7 +68,7 @@ class OpChecks:
 
     def run(self) -> dict[str, CheckResult]:
         """Runs every check on every sample; a check stops at its first failure."""
-        for index, sample in enumerate(self._samples()):
+        for index, sample in self._samples():
             name = f"{index}" + (f" ({sample.name})" if sample.name else "")
             self._expected = None
             for check in CHECKS:
@@ -76,13 +81,18 @@ class OpChecks:
                 self.tally.check("errors", f"error {index}", partial(_summary, "", sample), run)
         return self.tally.results()
 
-    def _samples(self) -> Iterator[Any]:
-        samples = self.op.sample_inputs("cpu", self.dtype, requires_grad=self.differentiable)
-        for sample in samples:
-            self.samples_available += 1
-            if self.limit == 0 or self.samples < self.limit:
-                self.samples += 1
-                yield sample
+    def _samples(self) -> list[tuple[int, Any]]:
+        found, self.samples_available = chosen(
+            self.op.sample_inputs("cpu", self.dtype, requires_grad=self.differentiable),
+            self.limit,
+            lambda sample: [sample.input, sample.args, sample.kwargs],
+        )
+        if self.long:
+            ours = long_inputs(self.op, self.dtype, requires_grad=self.differentiable)
+            found += enumerate(ours, self.samples_available)
+            self.samples_available += len(ours)
+        self.samples = len(found)
+        return found
 
     def forward(self, sample: Any) -> Outcome | None:
         """The plain call without autograd: values, metadata, views, writes to inputs."""

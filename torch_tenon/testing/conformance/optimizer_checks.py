@@ -19,6 +19,7 @@ from torch_tenon.testing.fuzz.surroundings import deterministic
 
 from .case import CheckResult
 from .comparison import Comparison
+from .inputs import chosen
 from .placement import Placement
 from .sides import Outcome, Sides
 from .tally import Tally
@@ -50,7 +51,7 @@ class OptimizerChecks:
         self.limit = limit
         self.sides = Sides(device, comparison)
         self._implementations = self._supported(device)
-        self.tally = Tally(self._implementations, position)
+        self.tally = Tally(self._implementations, position, self.sides.made)
         self.samples = self.samples_available = 0
 
     def run(self) -> dict[str, CheckResult]:
@@ -67,11 +68,10 @@ class OptimizerChecks:
         return self.tally.results()
 
     def _configs(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        for index, config in enumerate(self.info.optim_inputs_func("cpu")):
-            self.samples_available += 1
-            if self.limit == 0 or index < self.limit:
-                self.samples += 1
-                yield f"{index} ({config.desc})", config.kwargs
+        found, self.samples_available = chosen(self.info.optim_inputs_func("cpu"), self.limit)
+        self.samples = len(found)
+        for index, config in found:
+            yield f"{index} ({config.desc})", config.kwargs
 
     def _supported(self, device: str) -> dict[str, dict[str, bool]]:
         has = self.info.supported_impls

@@ -23,6 +23,8 @@ SUITE = "torch_tenon.testing.conformance.suite"
 MEMORY_LIMIT = 10 << 30
 # The import of PyTorch and its databases on a busy machine.
 START_SECONDS = 180.0
+# How many cases that the same process had run before are told of one that did not pass.
+TOLD_BEFORE = 12
 
 
 _STACK_MARKS = ("Fatal Python error", "Current thread 0x")
@@ -61,6 +63,7 @@ class Worker:
     def __init__(self, settings: Settings) -> None:
         self.case: Case | None = None
         self.child = 0  # its process id once it is ready, 0 before
+        self.ran: deque[str] = deque(maxlen=TOLD_BEFORE)  # what the child ran, the last ones
         self.began = time.monotonic()
         self._buffer = b""
         self._log = os.memfd_create("log")
@@ -249,13 +252,18 @@ class Pool:
                 return
             if "ready" in message:
                 worker.child, self._failed_starts = message["ready"], 0
+                worker.ran.clear()
             elif "ended" in message:
                 yield from self._child_ended(worker, message["ended"])
             else:
                 worker.take()
                 if message["last"]:
                     worker.child = 0
-                yield CaseResult.from_json(message["result"])
+                result = CaseResult.from_json(message["result"])
+                if result.status is Status.FAIL:
+                    result.after = list(worker.ran)
+                worker.ran.append(result.case.id)
+                yield result
 
     def _child_ended(self, worker: Worker, code: int) -> Iterator[CaseResult]:
         if worker.case is None:
@@ -299,7 +307,10 @@ class Pool:
         seconds, case = worker.seconds, worker.take()
         worker.child = 0
         assert case is not None
-        return CaseResult(case, status, reason=reason, message=message, seconds=seconds)
+        after = list(worker.ran)
+        return CaseResult(
+            case, status, reason=reason, message=message, seconds=seconds, after=after
+        )
 
     def _failed_start(self, detail: str) -> None:
         self._failed_starts += 1

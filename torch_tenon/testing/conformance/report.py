@@ -16,7 +16,7 @@ from torch_tenon.reports import pages
 from .baseline import Changes
 from .case import CaseResult, Status
 from .route import routes
-from .summary import counts_by_kind, failures, made_by, pass_rate
+from .summary import command_after_others, counts_by_kind, failures, made_by, pass_rate
 
 
 def as_json(
@@ -55,6 +55,11 @@ def as_json(
                 **result.to_json(),
                 "routes": routes(result.route),
                 "command": result.case.command(device, target),
+                **(
+                    {"command_after_others": command_after_others(result, device, target)}
+                    if result.after
+                    else {}
+                ),
             }
             for result in results
         ],

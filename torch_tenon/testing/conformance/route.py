@@ -29,11 +29,15 @@ class Maker(StrEnum):
     NOBODY = "nobody: views and copies"
 
 
+_AT_ONCE = "at once: "
+
+
 class Work(NamedTuple):
-    """What has been done so far: runs of the target's kernels, and ops that the host ran."""
+    """What has been done so far: runs of the target's kernels, and calls of ops that the host ran,
+    by route and op."""
 
     kernels: int
-    host: int
+    host: dict[tuple[str, str], int]
 
 
 def work() -> Work:
@@ -41,21 +45,48 @@ def work() -> Work:
     from torch_tenon import _C
 
     _C.commit_all()
-    kernels = host = 0
-    for route, _, calls, *_ in _C.counter_values():
+    kernels, host = 0, {}
+    for route, op, calls, *_ in _C.counter_values():
         if route in ("plan", "library"):
             kernels += calls
-        elif route in ("fallback", "reference") or route.startswith("at once: "):
-            host += calls
+        elif route in ("fallback", "reference") or route.startswith(_AT_ONCE):
+            host[route, op] = calls
     return Work(kernels, host)
 
 
-def maker_since(before: Work) -> Maker:
+# Why the host ran an op of a window, by route, where the window's plan does not say it.
+_OF_WINDOWS = {
+    "reference": "its window has no plan yet, or TENON_EXECUTE asks for none",
+    "fallback": "PyTorch's kernel ran: a plan calls it, or the library's function did not take it",
+}
+
+
+class Worked(NamedTuple):
+    """Who computed a result, and which ops the host ran by why: apart from windows, and in them."""
+
+    maker: Maker
+    at_once: dict[str, list[str]]
+    in_windows: dict[str, list[str]]
+
+
+def worked_since(before: Work) -> Worked:
     """Who has worked since another moment."""
     now = work()
+    ran = [row for row, calls in now.host.items() if calls > before.host.get(row, 0)]
+    at_once: dict[str, list[str]] = {}
+    in_windows: dict[str, list[str]] = {}
+    for route, op in ran:
+        if route.startswith(_AT_ONCE):
+            at_once.setdefault(f"runs at once: {route.removeprefix(_AT_ONCE)}", []).append(op)
+    apart = {op for ops in at_once.values() for op in ops}
+    for route, op in ran:
+        if route in _OF_WINDOWS and op not in apart:
+            in_windows.setdefault(_OF_WINDOWS[route], []).append(op)
     if now.kernels > before.kernels:
-        return Maker.BOTH if now.host > before.host else Maker.TARGET
-    return Maker.HOST if now.host > before.host else Maker.NOBODY
+        maker = Maker.BOTH if ran else Maker.TARGET
+    else:
+        maker = Maker.HOST if ran else Maker.NOBODY
+    return Worked(maker, at_once, in_windows)
 
 
 # Why a window has no plan, where that is no fault: it has what no plan does, or nothing compiles.

@@ -14,9 +14,10 @@ from torch_tenon import config
 
 from .accuracy import as_accurate
 from .comparison import Comparison, Mismatch
+from .memory import fill_free_memory
 from .placement import Placement, tensors_in
 from .randomness import check_distribution, draws
-from .route import Maker, maker_since, work
+from .route import Maker, Work, work, worked_since
 
 # Samples of a case whose distribution is compared; of all others only the reproducibility is.
 DISTRIBUTIONS = 8
@@ -72,6 +73,9 @@ class Sides:
         self.values = values
         self.notes = comparison.notes
         self.made: Counter[Maker] = Counter()  # results by who computed them
+        # Ops that the host ran by why: apart from windows, and in them.
+        self.at_once: dict[str, dict[str, None]] = {}
+        self.in_windows: dict[str, dict[str, None]] = {}
         self._distributions: dict[str, int] = {}
 
     def compare(
@@ -106,6 +110,8 @@ class Sides:
         if counts and config.EXECUTE.read() != "reference":
             # The first call of its kind runs at once and teaches; only the next one is recorded.
             attempt(self._made_on_device(make).call)
+        if counts:
+            fill_free_memory()
         before = work() if counts else None
         under_test = self._made_on_device(make)
         versions = [t._version for t in under_test.placement.tensors()]
@@ -137,13 +143,24 @@ class Sides:
                 if judge.error or not as_accurate(actual.value, outcome.value, judge.value):
                     raise
                 self.notes.add(f"rounding differs: {check}: {str(mismatch)[:200]}")
-        if before is not None:
-            self.made[maker_since(before)] += 1
+        finally:
+            if before is not None:
+                self._count(before)
         if random:
             self._reproducible(make)
         if mutation and same_values and self.values:
             self._mutation(under_test, versions, cpu, cpu_versions)
         return outcome
+
+    def _count(self, before: Work) -> None:
+        worked = worked_since(before)
+        self.made[worked.maker] += 1
+        for mine, found in (
+            (self.at_once, worked.at_once),
+            (self.in_windows, worked.in_windows),
+        ):
+            for why, ops in found.items():
+                mine.setdefault(why, {}).update(dict.fromkeys(ops))
 
     def _made_on_device(self, make: Callable[[str], Run]) -> Run:
         try:

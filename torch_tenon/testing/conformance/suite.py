@@ -22,6 +22,9 @@ from torch.testing._internal.common_modules import TrainEvalMode, modules
 from torch.testing._internal.common_optimizers import optims
 from torch.testing._internal.common_utils import TestCase
 
+from torch_tenon import config
+from torch_tenon.targets import BUILT_IN
+
 from .case import Case, CaseResult, CheckResult, Status
 from .comparison import Comparison
 from .databases import dtypes_of, list_cases, module_infos, op_infos, optimizer_infos
@@ -29,6 +32,7 @@ from .module_checks import ModuleChecks
 from .op_checks import OpChecks
 from .optimizer_checks import OptimizerChecks
 from .route import Planned, counted, planned_since, windows_run
+from .sides import Sides
 from .tolerance import tolerance
 
 __all__ = ["Case", "list_cases", "prepare", "run_case"]
@@ -103,11 +107,22 @@ def run_case(
         seconds=seconds,
         route=dict(route),
         made={str(maker): n for maker, n in checks.sides.made.items()} if checks else {},
-        on_host=planned.on_host,
+        on_host=_reasons(planned, checks.sides if checks else None),
         samples=checks.samples if checks else 0,
         samples_available=checks.samples_available if checks else 0,
         notes=sorted(checks.sides.notes)[:5] if checks else [],
     )
+
+
+def _reasons(planned: Planned, sides: Sides | None) -> dict[str, list[str]]:
+    """Why the host worked, and for which ops: in plans, in their place, and apart from them."""
+    reasons = dict(planned.on_host)
+    if sides is None:
+        return reasons
+    found = [*sides.at_once.items(), *([] if reasons else sides.in_windows.items())]
+    for why, names in found:
+        reasons[why] = [*reasons.get(why, []), *names]
+    return reasons
 
 
 @cache
@@ -126,6 +141,7 @@ def _test_class(kind: str, name: str, device: str) -> Any:
                     device,
                     self.comparison(device, op, dtype),
                     limit=self.limit,
+                    long=written_here(device),
                     position=self.position,
                 )
                 self.checks.run()
@@ -176,6 +192,11 @@ def _test_class(kind: str, name: str, device: str) -> Any:
     test_class.bypass_device_restrictions = True
     test_class.setUpClass()
     return test_class
+
+
+def written_here(device: str) -> bool:
+    """Whether somebody is writing the target behind the device, rather than that it is built in."""
+    return torch.device(device).type == "tenon" and config.TARGET.read() not in BUILT_IN
 
 
 def _with_dtypes(info: Any, dtypes: list[torch.dtype]) -> Any:

@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from .alike import Differences, message_pattern
 from .baseline import Changes
-from .case import CaseResult, Status, message_pattern
+from .case import Case, CaseResult, Status
 from .route import Maker
 
 COLOURS = {
@@ -28,12 +29,18 @@ MOST_NAMES = 6  # of entries beside a reason
 
 @dataclass
 class Failure:
-    """Cases that failed alike."""
+    """Cases that failed alike, and how far their results are off."""
 
     reason: str
-    message: str
+    pattern: str
+    differences: Differences = field(default_factory=Differences)
     cases: list[str] = field(default_factory=list)
     checks: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def message(self) -> str:
+        """What the cases' messages have in common."""
+        return "; ".join(filter(None, (self.pattern, str(self.differences))))
 
 
 def counts_by_kind(results: Sequence[CaseResult]) -> dict[str, Counter[Status]]:
@@ -50,15 +57,19 @@ def made_by(results: Sequence[CaseResult]) -> dict[str, int]:
     return {str(maker): made[maker] for maker in Maker} if made else {}
 
 
-def reasons(results: Sequence[CaseResult]) -> list[tuple[str, list[str]]]:
-    """Why the host computed in plans, or in their place, with the entries of the database where it
-    did, the most frequent first."""
-    found: dict[str, dict[str, None]] = defaultdict(dict)
+def reasons(results: Sequence[CaseResult]) -> list[tuple[str, Counter[str]]]:
+    """Why the host computed, with the entries of the database where it did, each with how many
+    cases it has, the most frequent first."""
+    found: dict[str, Counter[str]] = defaultdict(Counter)
     for result in results:
         for why in result.on_host:
-            found[why][result.case.name] = None
-    rows = [(why, list(names)) for why, names in found.items()]
-    return sorted(rows, key=lambda row: -len(row[1]))
+            found[why][result.case.name] += 1
+    return sorted(found.items(), key=lambda row: -row[1].total())
+
+
+def command_after_others(result: CaseResult, device: str, target: str | None) -> str:
+    """The command that runs a case behind those that its process had run before."""
+    return result.case.command(device, target, [Case.from_id(case) for case in result.after])
 
 
 def pass_rate(counts: Counter[Status]) -> float | None:
@@ -79,6 +90,7 @@ def failures(results: Sequence[CaseResult]) -> list[Failure]:
             key = (reason, message_pattern(message))
             group = groups.setdefault(key, Failure(*key))
             group.checks[check] += 1
+            group.differences.add(message)
             if not group.cases or group.cases[-1] != result.case.id:
                 group.cases.append(result.case.id)
     return sorted(groups.values(), key=lambda group: -len(group.cases))
@@ -118,10 +130,11 @@ def show(
     if made:
         by_maker = ", ".join(f"{maker} {n:,}" for maker, n in made.items())
         console.print(f"Results by who computed them: {by_maker}", soft_wrap=True)
-    for why, cases in reasons(results)[:most]:
-        names = ", ".join(cases[:MOST_NAMES]) + (", ..." if len(cases) > MOST_NAMES else "")
+    for why, entries in reasons(results)[:most]:
+        names = ", ".join([*entries][:MOST_NAMES]) + (", ..." if len(entries) > MOST_NAMES else "")
+        cases = entries.total()
         console.print(
-            f"  by the host in {len(cases)} case{'s'[: len(cases) > 1]}: {escape(why)} "
+            f"  by the host in {cases:,} case{'s'[: cases > 1]}: {escape(why)} "
             f"[dim]({escape(names)})[/]",
             soft_wrap=True,
         )
@@ -135,13 +148,23 @@ def show(
     if groups:
         console.print("[bold]Failures, the most frequent first[/]")
         for group in groups[:most]:
-            case = next(r.case for r in results if r.case.id == group.cases[0])
+            # One that came first in its process repeats best.
+            members = [result for result in results if result.case.id in group.cases]
+            first = min(members, key=lambda result: len(result.after))
             console.print(
                 f"[red]{len(group.cases):5}[/]  {escape(group.reason)} "
                 f"[dim]({', '.join(group.checks)})[/]: {escape(group.message)}",
                 soft_wrap=True,
             )
-            console.print(f"       [dim]{escape(case.command(device, target))}[/]", soft_wrap=True)
+            command = escape(first.case.command(device, target))
+            console.print(f"       [dim]{command}[/]", soft_wrap=True)
+            if first.after:
+                command = escape(command_after_others(first, device, target))
+                console.print(
+                    f"       [dim]other cases ran before it in its process; should it pass "
+                    f"alone: {command}[/]",
+                    soft_wrap=True,
+                )
         if len(groups) > most:
             console.print(f"... and {len(groups) - most} other kinds of failure")
     for title, found, colour in (
@@ -163,9 +186,9 @@ def show_case(console: Console, result: CaseResult) -> None:
     if result.status in (Status.CRASH, Status.HANG):
         console.print(f"  {result.reason}\n{result.message}", markup=False, highlight=False)
     for name, check in result.checks.items():
-        console.print(
-            f"  [{COLOURS[check.status]}]{check.status}[/] {name}: {check.compared} compared"
-        )
+        status = f"[{COLOURS[check.status]}]{check.status}[/]"
+        makers = "".join(f", {maker} {n}" for maker, n in check.made.items())
+        console.print(f"  {status} {name}: {check.compared} compared{makers}", soft_wrap=True)
         for text in (check.reason, check.message, check.sample, check.traceback):
             if text:
                 console.print(f"    {text}", markup=False, highlight=False, soft_wrap=True)
@@ -173,7 +196,7 @@ def show_case(console: Console, result: CaseResult) -> None:
         by_maker = ", ".join(f"{maker} {n}" for maker, n in result.made.items())
         console.print(f"  results by who computed them: {by_maker}", markup=False, soft_wrap=True)
     for why, ops in result.on_host.items():
-        text = f"  by the host: {', '.join(ops)}: {why}"
+        text = f"  by the host: {': '.join(filter(None, (', '.join(ops), why)))}"
         console.print(text, markup=False, highlight=False, soft_wrap=True)
     for note in result.notes:
         console.print(f"  note: {note}", markup=False, highlight=False, soft_wrap=True)

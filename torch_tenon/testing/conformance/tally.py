@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 from .case import CheckResult, Status
 from .comparison import Mismatch
+from .route import Maker
 from .sides import Outcome
+
+# A call has returned before it has run: what it fails with shows itself where its result is read.
+WHEN_READ = "when results are read or compared"
 
 
 class Tally:
     """Runs checks sample by sample; after its first failure a check is not run again.
 
-    `position(check, sample)` is called before each, so that a crash or a hang can be placed.
+    `position(check, sample)` is called before each, so that a crash or a hang can be placed. `made`
+    counts results as they are compared, by who computed them.
     """
 
-    def __init__(self, names: Iterable[str], position: Callable[[str, str], None]) -> None:
+    def __init__(
+        self, names: Iterable[str], position: Callable[[str, str], None], made: Counter[Maker]
+    ) -> None:
         self._results = {name: CheckResult() for name in names}
         self._position = position
+        self._made = made
 
     def check(
         self,
@@ -32,6 +41,7 @@ class Tally:
         if result.status is Status.FAIL:
             return
         self._position(name, sample)
+        before = self._made.copy()
         try:
             outcome = run()
         except Mismatch as mismatch:
@@ -41,9 +51,9 @@ class Tally:
             result.sample = summary()
             result.traceback = getattr(mismatch, "traceback", "")
         except Exception as error:
-            # Not a device's failure that was foreseen: show where it came from.
+            # Neither the call raised nor what makes its inputs: show where it came from.
             result.status = Status.FAIL
-            result.reason = f"raises {type(error).__name__} outside of the op"
+            result.reason = f"raises {type(error).__name__} {WHEN_READ}"
             result.message = str(error)[:2000]
             result.sample = summary()
             result.traceback = traceback.format_exc()[-6000:]
@@ -56,6 +66,9 @@ class Tally:
             elif result.status is Status.NOT_APPLICABLE and not result.message:
                 result.reason = "the CPU raises"
                 result.message = f"{type(outcome.error).__name__}: {outcome.error}"[:500]
+        finally:
+            for maker, count in (self._made - before).items():
+                result.made[str(maker)] = result.made.get(str(maker), 0) + count
 
     def results(self) -> dict[str, CheckResult]:
         """The result of each check, by name."""
