@@ -42,7 +42,11 @@ def launch(
     owner: KernelOwner | None = None,
 ) -> None: ...
 def call_library(
-    op: str, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
+    op: str,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    keywords: dict[str, Any],
+    written: list[torch.Tensor],
 ) -> Any: ...
 
 class ProfileLog:

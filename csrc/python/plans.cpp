@@ -2,6 +2,7 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "device/counters.h"
@@ -60,11 +61,15 @@ py::object call_library(
     const std::string& op,
     const py::function& function,
     const py::tuple& arguments,
-    const py::dict& keywords) {
+    const py::dict& keywords,
+    const std::vector<at::Tensor>& written) {
   std::vector<at::Tensor> tensors;
   add_tensors(tensors, arguments);
   for (const auto& [name, argument] : keywords)
     add_tensors(tensors, argument);
+  std::erase_if(tensors, [&](const at::Tensor& t) {
+    return std::ranges::any_of(written, [&](const auto& w) { return t.is_alias_of(w); });
+  });
   const auto start = std::chrono::steady_clock::now();
   const LibraryCall call(op, std::move(tensors));
   auto made = function(*arguments, **keywords);
@@ -120,7 +125,7 @@ void bind_plans(py::module_& m) {
       "call_library",
       &call_library,
       "Calls the function that a target's library has for an op, which is counted unless it gives "
-      "NotImplemented.");
+      "NotImplemented. What it launches reads the arguments, but for those that are `written`.");
   m.def("set_commit_each", &set_commit_each, "Whether the host waits after every step of a plan.");
   m.def(
       "set_timing",

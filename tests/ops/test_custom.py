@@ -242,6 +242,12 @@ def test_results_have_no_values_before_the_kernel(name, make):
     for _ in range(2):
         with pytest.raises(DeclarationError, match=r"gives a result values \(aten::\w+"):
             op(x, 2.0)
+    # A program may never call it in eager code.
+    other = custom_op(f"tenon_test::c_{name}(Tensor x, float factor) -> Tensor", kernels=[kernel])(
+        lambda x, factor: make(x)
+    )
+    with pytest.raises(Exception, match=r"gives a result values \(aten::\w+"):
+        torch.compile(lambda x: other(x, 2.0) + 1, backend="tenon")(x)
     views = custom_op(f"tenon_test::of_{name}(Tensor x, float factor) -> Tensor", kernels=[kernel])(
         lambda x, factor: torch.empty(2, *x.shape, device=x.device)[1].view(x.shape)
     )

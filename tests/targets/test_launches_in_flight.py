@@ -189,3 +189,32 @@ def test_where_each_op_is_waited_for_a_launch_is() -> None:
             x @ x
     """
     there(code, FAULTY_TARGET)
+
+
+def test_what_an_op_writes_against_its_schema_is_written() -> None:
+    """By the library's launch, and by the host's kernel in its place."""
+    code = """
+    norm = torch.ops.aten.native_batch_norm
+    x, mean = torch.randn(8, 4).to("tenon"), torch.zeros(4).to("tenon")
+    for k in range(1, 5):
+        norm(x, None, None, mean, torch.ones(4).to("tenon"), True, 0.1, 1e-5)
+        assert mean.tolist() == [k] * 4, (k, mean)
+    host = [torch.zeros(4), torch.ones(4)]
+    there = [t.to("tenon") for t in host]
+    for _ in range(4):
+        norm(x.cpu(), torch.ones(4), None, *host, True, 0.1, 1e-5)
+        norm(x, torch.ones(4).to("tenon"), None, *there, True, 0.1, 1e-5)
+        for found, wanted in zip(there, host, strict=True):
+            torch.testing.assert_close(found.cpu(), wanted)
+    """
+    there(code, LATE_TARGET)
+    code = """
+    queue = torch_tenon.target().queue(0)
+    x, mean, ones = (t.to("tenon") for t in (torch.randn(8, 4), torch.zeros(4), torch.ones(4)))
+    torch.tenon.synchronize()
+    queue.loses = "wait"
+    torch.ops.aten.native_batch_norm(x, None, None, mean, ones, True, 0.1, 1e-5)
+    with pytest.raises(RuntimeError, match="lost its power"):
+        mean.cpu()
+    """
+    there(code, FAULTY_TARGET)

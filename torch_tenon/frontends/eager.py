@@ -278,6 +278,8 @@ class _Window:
         return self.builder.in_memory(self.slots[number], dtype, layout)
 
     def _number(self, place: int, dtype: torch.dtype, wrapped: bool, real: bool) -> Value:
+        if place >= IN_FLOAT32:
+            raise CannotLower(f"more than {IN_FLOAT32:,} numbers")
         found = self.numbers.get(place)
         if found is None:
             held = torch.float64 if real else torch.int64

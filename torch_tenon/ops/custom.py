@@ -125,7 +125,7 @@ class CustomOp:
         self.makes_memory = not self.signatures  # once a call has shown it; of a kernel's results
         own = self.codes(device.backend(), device.target().name)
         self.library.impl(self.name, self.on_host, "CPU")
-        torch.library.register_fake(self.name, make_results, lib=self.library)
+        torch.library.register_fake(self.name, self._fake, lib=self.library)
         if backward is not None and not callable(backward):
             backward, setup_context = _by_expressions(self.scope, backward)
         self.has_gradient = backward is not None
@@ -258,6 +258,9 @@ class CustomOp:
         if backend is None or not fitting:
             raise TargetError(self._nothing_runs(dtypes))
         return self._on_device(backend, values, fresh)
+
+    def _fake(self, *given: Any) -> Any:
+        return self._make_results(self.values(given))
 
     def _make_results(self, values: Mapping[str, Any]) -> Any:
         """The results of a call. A function that gives them values is refused at the first one:

@@ -110,19 +110,29 @@ def _register(
 
 
 def _or_by_host(op: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """A library kernel; where that is not for its arguments, the host's kernel on copies."""
+    """A library kernel; where that is not for its arguments, the host's kernel on copies. What the
+    op writes though its schema does not say so, it writes either way."""
     overload = variants.overload(op)
+    mutates = manifest.of(op).mutates
+
+    def written(args: Any, kwargs: Any) -> list[torch.Tensor]:
+        given = dict(zip((a.name for a in overload._schema.arguments), args, strict=False)) | kwargs
+        return [t for name in mutates if isinstance(t := given.get(name), torch.Tensor)]
 
     @functools.wraps(kernel)
     def run(*args: Any, **kwargs: Any) -> Any:
-        result = _C.call_library(op, kernel, args, kwargs)
+        originals = written(args, kwargs)
+        result = _C.call_library(op, kernel, args, kwargs, originals)
         if result is not NotImplemented:
             return result
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
         there = next(t.device for t in tensors if t.device.type == "tenon")
         to_host, back = (lambda t: t.cpu()), (lambda t: t.to(there))
         args, kwargs = tree_map_only(torch.Tensor, to_host, (args, kwargs))
-        return tree_map_only(torch.Tensor, back, on_host(*args, **kwargs))
+        made = on_host(*args, **kwargs)
+        for original, copy in zip(originals, written(args, kwargs), strict=True):
+            original.copy_(copy)
+        return tree_map_only(torch.Tensor, back, made)
 
     on_host = counted("fallback", op, overload)
     return run

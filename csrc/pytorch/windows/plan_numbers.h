@@ -1,8 +1,8 @@
 // A window's run-time numbers where its plan reads them.
 #pragma once
 
+#include <c10/core/Allocator.h>
 #include <c10/core/Device.h>
-#include <c10/util/intrusive_ptr.h>
 
 #include <cstdint>
 #include <vector>

@@ -20,10 +20,10 @@
 
 namespace tenon {
 
-// What runs a window, or why nothing does. Without either nobody knows yet.
 // As `IN_FLOAT32` in torch_tenon/frontends/eager.py.
 constexpr int32_t kInFloat32 = 1 << 20;
 
+// What runs a window, or why nothing does. Without either nobody knows yet.
 struct FoundPlan {
   std::shared_ptr<SizedPlan> plan;
   // For each of the plan's: a slot, or -1 - the place of a number, - kInFloat32 for that in
