@@ -51,17 +51,22 @@ def interruptible() -> Iterator[None]:
 
 
 def running(folder: Path) -> list[str]:
-    """The command lines that name a file in the folder, once their processes had time to end."""
+    """The command lines that name a file in the folder, once their processes had time to end.
+
+    That is so many looks, and not so many seconds, in which a busy machine may not run at all.
+    """
 
     def found() -> list[str]:
         lines = []
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                lines.append(path.read_text(errors="replace").replace("\0", " "))
+                line = path.read_text(errors="replace").replace("\0", " ")
+                lines.append(line + path.with_name("stat").read_text())
         return [line for line in lines if str(folder) in line]
 
-    deadline = time.monotonic() + 60
-    while found() and time.monotonic() < deadline:
+    for _ in range(5000):
+        if not found():
+            return []
         time.sleep(0.01)
     return found()
 

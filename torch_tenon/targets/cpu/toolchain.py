@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import functools
 import os
@@ -13,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -190,28 +189,49 @@ def start(
     limited = ["/bin/sh", "-c", _LIMITED, str(max(seconds, 1)), *command]
     if threading.current_thread() is not threading.main_thread():
         return _start(limited, environment)
-    # Python interrupts the main thread alone. There, one between the fork and the assignment would
-    # leave a compiler that nobody knows.
-    made: concurrent.futures.Future[subprocess.Popen[bytes]] = concurrent.futures.Future()
+    return _started_by_another(lambda: _start(limited, environment))
+
+
+def _started_by_another(
+    begin: Callable[[], subprocess.Popen[bytes]],
+) -> subprocess.Popen[bytes]:
+    """What `begin` starts, in a thread of its own, which this one waits for.
+
+    Python interrupts the main thread alone. There, an interrupt between the fork and the
+    assignment would leave a compiler that nobody knows. The two threads share lists and one plain
+    lock: those of Python classes, as a future's, stay taken by an interrupt on the way out.
+    """
+    made: list[subprocess.Popen[bytes] | BaseException] = []
+    given_up: list[bool] = []
+    ended = threading.Lock()
+    ended.acquire()
 
     def make() -> None:
         try:
-            made.set_result(_start(limited, environment))
+            made.append(begin())
         except BaseException as error:
-            made.set_exception(error)
+            made.append(error)
+        if given_up:
+            _give_up(made)
+        ended.release()
 
     try:
         threading.Thread(target=make, daemon=True).start()
-        return made.result()
+        ended.acquire()
+        if isinstance(made[0], BaseException):
+            raise made[0]
+        return made[0]
     except BaseException:
-        made.add_done_callback(_give_up)
+        given_up.append(True)  # before the look at `made`: one thread sees what the other wrote
+        _give_up(made)
         raise
 
 
-def _give_up(made: concurrent.futures.Future[subprocess.Popen[bytes]]) -> None:
-    if made.exception() is None:
-        end(made.result())
-        made.result().wait()
+def _give_up(made: Sequence[subprocess.Popen[bytes] | BaseException]) -> None:
+    for process in made:
+        if not isinstance(process, BaseException):
+            end(process)
+            process.wait()
 
 
 def _start(
