@@ -16,12 +16,7 @@ namespace {
 constexpr double kShareOfCost = 0.05;  // of what a plan costs, spent without it before it is wanted
 constexpr double kNews = 2;            // so many times what the builder knows
 constexpr double kKnownSizes = 0.2;    // of a run by a plan for any sizes, saved by one for its own
-// So many times as long a window may take where it leaves the builder a processor: what a loop of
-// two threads takes on one.
-constexpr double kLonger = 2.2;
-constexpr int kRunsWithAll = 3;    // before fewer are tried
-constexpr int kRunsWithFewer = 2;  // that tell what these take
-constexpr int kRunsUntilTry = 32;  // of the other number; from then on ever rarer
+constexpr int kRunsWithAll = 3;        // before a window leaves a processor to the builder
 // What runs by a plan take in all, and how many they are, before it is compared with its window's
 // calls; and how much longer a run by it has to be than theirs.
 constexpr double kComparedFrom = 0.05;
@@ -29,15 +24,6 @@ constexpr int kComparedRuns = 16;
 constexpr double kSlower = 1.1;
 
 std::atomic<bool> g_plan_all{false};
-
-// Each fourth as often as the one before: a thread that has run a part of a loop keeps its
-// processor for some milliseconds more, to wait for the next, and these are the builder's.
-bool is_for_trial(int runs) {
-  int64_t next = kRunsUntilTry;
-  while (next < runs)
-    next *= 4;
-  return next == runs;
-}
 
 // The part of its time in which the program keeps all processors busy, of the last seconds; 1: it
 // has hardly begun. A thread that waits for the next part of a loop is busy for some milliseconds.
@@ -71,16 +57,6 @@ class Busy {
 Busy& program() {
   static Busy instance;
   return instance;
-}
-
-// Whether the next run is to leave a processor to the builder, which works.
-bool leaves_one(const ReferenceCost& cost) {
-  if (cost.runs < kRunsWithAll)
-    return false;
-  if (cost.runs_with_fewer < kRunsWithFewer)
-    return true;
-  const bool leaves = cost.with_fewer <= kLonger * cost.with_all;
-  return is_for_trial(cost.runs) ? !leaves : leaves;
 }
 
 }  // namespace
@@ -136,7 +112,7 @@ void run_timed(
   int fewer = builder_works ? fewer_threads() : 0;
   if (fewer > 0) {
     const std::lock_guard<std::mutex> lock(mutex);
-    fewer = leaves_one(cost) ? fewer : 0;
+    fewer = cost.runs >= kRunsWithAll ? fewer : 0;
   }
   TimedRun timed(fewer, builder_works);
   const auto [library, runs] = run();
