@@ -314,6 +314,20 @@ def test_norms_of_slices_that_are_single_numbers(dtype: torch.dtype) -> None:
         )
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_norms_of_slices_by_a_vector(dtype: torch.dtype) -> None:
+    """PyTorch's kernel reads the numbers one after the other. By its rules for shapes those of
+    rows would count for columns, where there are as many."""
+    v = torch.randn(4, 4, dtype=dtype)
+    for size in ((4,), (4, 1)):
+        same_by_plans(
+            lambda v, g: torch.ops.aten._weight_norm_interface(v, g, 0)[0],
+            v,
+            torch.randn(size, dtype=dtype),
+            rtol=1e-2 if dtype is torch.float16 else 1e-6,
+        )
+
+
 @pytest.mark.parametrize("affine", [True, False])
 def test_norms_that_add_nothing_to_a_variance(affine: bool) -> None:
     """In use, compiled: of a variance of 0 the infinities and NaN of the CPU's kernel."""

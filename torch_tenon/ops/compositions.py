@@ -503,13 +503,17 @@ def mvlgamma(x: Tensor, p: int) -> Tensor:
 
 @composition(aten._weight_norm_interface.default)
 def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
-    """v times g over the norms of its slices, and the norms: of 16-bit numbers all in float32."""
+    """v times g over the norms of its slices, and the norms: of 16-bit numbers all in float32.
+
+    g has a number for each slice. A vector of them counts by slices as well, as in PyTorch's
+    kernel, which reads one number after the other.
+    """
     if v.dtype in (torch.float16, torch.bfloat16):
         result, norm = weight_norm(v.float(), g.float(), dim)
         return result.to(v.dtype), norm
     others = [d for d in range(v.dim()) if d != dim]
     norm = v.norm(2, others, True) if others else v.abs()  # of no dimensions it would be of all
-    return v * (g / norm), norm
+    return v * (g.reshape(norm.shape) / norm), norm
 
 
 @composition(aten._pdist_forward.default)

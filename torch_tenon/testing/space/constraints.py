@@ -17,6 +17,8 @@ Rule = Callable[[Drawing], None]
 RULES: dict[str, Rule] = {}
 # The least and the most dimensions of the first tensor.
 RANKS: dict[str, tuple[int, int]] = {}
+# PyTorch's kernels take these arguments' sizes for right, and read what lies behind them if not.
+UNCHECKED = {"_weight_norm_interface"}
 
 
 # Functions that kernels approximate, by how their names begin.

@@ -250,6 +250,8 @@ class Drawing:
         value = self.draw(simple[kind])
         if kind == "number" and "complex" not in self.dtype and self.name in _REAL:
             value = value["complex"][0] if isinstance(value, dict) else value
+        if a.name == "alpha" and value == -(2**63):
+            value = 0  # a subtraction negates it, which C++ leaves undefined
         if kind == "List[number]" and "" in self.given:
             value = (value * 3)[: self.given[""]]
         return value
@@ -307,7 +309,9 @@ class Drawing:
         if a.name in ("size", "sizes", "shape"):
             shape = self.some_shape()
             if not self.right and self.chance(4):
-                return [*(n.json() for n in shape), self.one((-1, 2**45, -(2**40)))]
+                # PyTorch takes some negative sizes beside 0, and makes a tensor of such a size.
+                kept = [n for n in shape if 0 not in n]
+                return [*(n.json() for n in kept), self.one((-1, 2**45, -(2**40)))]
             return [n.json() for n in shape]
         count = a.N if getattr(a, "N", None) else self.whole(0, 3)
         return [self._int_named("") for _ in range(count)]

@@ -97,6 +97,14 @@ def _group_norm(d: Drawing) -> None:
         d.given[name] = None if d.chance(3) else d.tensor([channels])
 
 
+@rule("_weight_norm_interface", 1, 4)
+def _weight_norm(d: Drawing) -> None:
+    dim = d.given["dim"] = d.one((0, len(d.shape) - 1))
+    d.given["v"] = d.tensor(d.shape)
+    ones = [Size.of(1)] * len(d.shape)
+    d.given["g"] = d.tensor(replaced(ones, dim, d.shape[dim]))
+
+
 @rule("native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training "
       "_native_batch_norm_legit_functional _batch_norm_with_update_functional", 2, 4)  # fmt: skip
 def _batch_norm(d: Drawing) -> None:
