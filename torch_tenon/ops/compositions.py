@@ -6,7 +6,6 @@ decompositions.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -30,12 +29,13 @@ import torch_tenon.ops.image_grids
 import torch_tenon.ops.losses
 import torch_tenon.ops.membership
 import torch_tenon.ops.optimizer_steps
+import torch_tenon.ops.products
 import torch_tenon.ops.recurrent_layers
 import torch_tenon.ops.upsampling  # noqa: F401  # the entries of all of them
 from torch_tenon.ops.composition_table import COMPOSITIONS, composition
 from torch_tenon.ops.decompositions import DECOMPOSITIONS
 from torch_tenon.ops.lowerings import load_all
-from torch_tenon.ops.lowerings.table import CannotLower, find, fitting, real_if_it_is
+from torch_tenon.ops.lowerings.table import CannotLower, find, fitting
 from torch_tenon.ops.manifest import EXPORTED, PYTORCH, load, names_with, of
 from torch_tenon.ops.standalone import STANDALONE, kernels_are_faster, quantised
 from torch_tenon.ops.steps import STEPS, in_steps
@@ -442,53 +442,6 @@ def mv(x: Tensor, v: Tensor) -> Tensor:
         return NotImplemented
     found: Tensor = _core_aten_decompositions_post_autograd()[aten.mv.default](x, v)
     return found
-
-
-@composition(aten.addr.default)
-def addr(c: Tensor, x: Tensor, y: Tensor, **factors: Any) -> Tensor:
-    """beta * c + alpha times the outer product (N, M). A complex factor without an imaginary part
-    is a real one, as to PyTorch's kernels, and one that is too small for the dtype is 0."""
-    factors = {name: real_if_it_is(k) for name, k in factors.items()}
-    if c.dtype.is_floating_point and c.dtype is not torch.float64:
-        factors = {name: ctypes.c_float(k).value for name, k in factors.items()}
-    of_outer = _core_aten_decompositions_post_autograd()[aten.addr.default]
-    found: Tensor = in_steps(aten.addr.default, of_outer)(c, x, y, **factors)
-    return found
-
-
-@composition(aten.addbmm.default)
-def addbmm(c: Tensor, x: Tensor, y: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """beta * c + alpha times the sum over the batch of x @ y: one product of wide matrices."""
-    b, n, m = x.shape
-    flat = x.permute(1, 0, 2).reshape(n, b * m)
-    return torch.addmm(c, flat, y.reshape(b * m, y.shape[2]), beta=beta, alpha=alpha)
-
-
-@composition(aten.addmv.default)
-def addmv(c: Tensor, x: Tensor, v: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """beta * c + alpha * x @ v (N): the product with a matrix of one column."""
-    column = c.unsqueeze(-1) if c.dim() else c
-    return torch.addmm(column, x, v.unsqueeze(-1), beta=beta, alpha=alpha).squeeze(-1)
-
-
-@composition(aten._trilinear.default)
-def trilinear(
-    x: Tensor, y: Tensor, z: Tensor, x1: Ints, y1: Ints, z1: Ints, sumdim: Ints, unroll_dim: int = 1
-) -> Tensor:
-    """The product of three tensors with new dimensions, summed over some. The CPU's kernel has a
-    way of its own with other dtypes than the first one's, and with sizes that do not fit."""
-    if {x.dtype, y.dtype, z.dtype} != {x.dtype} or not x.is_floating_point():
-        return NotImplemented
-    new = (x1, y1, z1)
-    x, y, z = (
-        functools.reduce(torch.unsqueeze, dims, t) for t, dims in zip((x, y, z), new, strict=True)
-    )
-    for d in range(x.dim()):
-        own = [t.shape[d] for t, dims in zip((x, y, z), new, strict=True) if d not in dims]
-        if not own or any(n != own[0] for n in own):
-            return NotImplemented
-    # Two of them meet first over what the third does not have.
-    return (x * z * y).sum(list(sumdim)) if sumdim else x * z * y
 
 
 @composition(aten.mvlgamma.default)

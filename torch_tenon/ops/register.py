@@ -22,6 +22,7 @@ from torch_tenon.targets.target import Target, TargetError
 # Registrations last as long as this object.
 _library: torch.library.Library | None = None
 
+_ANY_DEVICE = "CompositeExplicitAutogradNonFunctional"
 _COMPOSITE = torch._C.DispatchKey.CompositeExplicitAutograd
 
 # The route of each op that was registered from Python, variants included.
@@ -64,6 +65,12 @@ def register_ops(target: Target) -> None:
                 _library.impl(variants.overload(op), kernel, _COMPOSITE.name)
     narrow_steps.register(_library)
     count = _C.register_reference_kernels()
+    # PyTorch has one kernel for all devices of these, which is not the best for this one.
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    for op in manifest.names_with("route", "fallback"):
+        mixed = bool(entries[op].host_arguments)
+        if has_kernel(op, _ANY_DEVICE) and not has_kernel(op, "PrivateUse1") and not mixed:
+            _C.record_op(*op.partition(".")[::2])
     log.stage("ops").debug("reference execution for %d ops", count)
 
 
