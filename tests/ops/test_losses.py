@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from against_cpu import assert_same, executing
-from ops.lowerings.by_plan import compiled
+from ops.lowerings.by_plan import compiled, same_by_plans
 
 pytestmark = needs.plans
 
@@ -216,3 +216,22 @@ def test_no_classes(sizes: tuple[int, ...], reduction: int) -> None:
             for run in (op, graph):
                 with pytest.raises(IndexError):
                     _ = run(held[0], torch.zeros_like(held[1]), held[2], reduction, -7)[0].cpu()
+
+
+def test_results_of_other_dimensions_and_dtypes_than_the_rules_say(caplog: Any) -> None:
+    """The kernel's are those of its first operand, as in eager code: no fault of the compiler's."""
+    one, row = torch.ones(()), torch.ones(1, dtype=torch.bfloat16)
+    half = torch.ones((), dtype=torch.float16)
+
+    def functions(x: Any, y: Any, z: Any) -> list[torch.Tensor]:
+        return [
+            aten.soft_margin_loss_backward(x, z, x, 0),
+            aten.huber_loss_backward(y, y, y * 0, 0, -math.inf),
+        ]
+
+    same_by_plans(functions, one, row, half)
+    given = (torch.tensor(False), torch.zeros((0, 1), dtype=torch.bool), torch.ones(1) > 0)
+    with executing("compiled"):
+        for _ in range(3):
+            assert_same(aten.addmv(*(x.to("tenon") for x in given)), aten.addmv(*given))
+    assert not [r for r in caplog.records if r.name.startswith("torch_tenon")]

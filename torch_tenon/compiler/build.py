@@ -185,7 +185,7 @@ class ProgramBuilder:
             if function is not None:
                 plain = {k: v for k, v in keywords.items() if k not in _OPTIONS}
                 try:
-                    return function(build, *positional, **plain)
+                    return _of_ranks(function(build, *positional, **plain), results)
                 except CannotLower:
                     composed = other_way(op) if program.standalone else None
                     if composed is None:
@@ -196,7 +196,7 @@ class ProgramBuilder:
                 composed = None
             if composed is None:
                 raise CannotLower(NO_LOWERING)
-            return Composition(self).run(composed, positional, keywords)
+            return _of_ranks(Composition(self).run(composed, positional, keywords), results)
         except (BodyError, MemoryError):
             raise
         except Exception as error:
@@ -509,6 +509,16 @@ class ProgramBuilder:
             ):
                 # What is computed of it later may read the new contents as well.
                 other.value = self.program.copy(held, held.layout.strides)
+
+
+def _of_ranks(found: Any, results: Sequence[TensorMeta | None]) -> Any:
+    """What was lowered, which has as many dimensions as the kernel's results. Raises CannotLower
+    where it has more: PyTorch's kernels broadcast less in some places than its rules say."""
+    each = found if isinstance(found, list | tuple) else [found]
+    for value, meta in zip(each, results, strict=False):
+        if isinstance(value, Value) and meta is not None and len(value.sizes) > len(meta.sizes):
+            raise CannotLower(f"{len(value.sizes)} dimensions, and {len(meta.sizes)} are wanted")
+    return found
 
 
 def _takes_unsigned(op: Any) -> bool:

@@ -110,12 +110,12 @@ def _cross_entropy_backward(
 @composition(aten.soft_margin_loss_backward.default)
 def soft_margin_loss_backward(g: Tensor, x: Tensor, target: Tensor, reduction: int) -> Tensor:
     """The gradient of log(1 + exp(-target * x)) (any shape), NaN where the exponential is infinite.
-    16-bit numbers are rounded after each step."""
+    16-bit numbers are rounded after each step. Its dtype is that of x."""
     grown = (-target * x).exp()
     factor: Any = -1 / x.numel() if reduction == MEAN else -1.0
     if x.dtype in (torch.float16, torch.bfloat16):
         factor = x.new_full((), factor)
-    return target * grown * factor / (grown + 1) * g
+    return (target * grown * factor / (grown + 1) * g).to(x.dtype)
 
 
 def _of_some_classes(op: Any) -> Callable[..., Any]:

@@ -213,11 +213,12 @@ def huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0
 def huber_loss_backward(
     g: Tensor, x: Tensor, target: Tensor, reduction: int, delta: float
 ) -> Tensor:
-    """The gradient of this: the difference, kept within delta."""
+    """The gradient of this: the difference, kept within delta; where that is negative, the lower
+    limit comes first."""
     limit, factor = x.new_full((), delta), x.new_full((), 1 / x.numel() if reduction == 1 else 1)
     difference = x - target
-    side = torch.where(difference > 0, limit, -limit)
-    return factor * torch.where(difference.abs() >= limit, side, difference) * g
+    within = torch.where(difference > limit, limit, difference)
+    return factor * torch.where(difference < -limit, -limit, within) * g
 
 
 @steps(aten.soft_margin_loss.default)

@@ -17,7 +17,8 @@ Rule = Callable[[Drawing], None]
 RULES: dict[str, Rule] = {}
 # The least and the most dimensions of the first tensor.
 RANKS: dict[str, tuple[int, int]] = {}
-# PyTorch's kernels take these arguments' sizes for right, and read what lies behind them if not.
+# What their kernels do not check: other sizes are read beyond, a number that is no degree converted
+# as C++ leaves it.
 UNCHECKED = {"_weight_norm_interface"}
 
 
@@ -397,12 +398,19 @@ _POLYNOMIALS = " ".join(
 )
 
 
+UNCHECKED.update(_POLYNOMIALS.split())
+
+
 @rule(_POLYNOMIALS)
 def _polynomial(d: Drawing) -> None:
     """A degree is as many steps, and billions of them are minutes."""
-    kind = next(str(a.type) for a in d.schema.arguments if a.name == "n")
-    if kind == "number":
+    kinds = {a.name: str(a.type) for a in d.schema.arguments}
+    if kinds["n"] == "number":
         d.given["n"] = d.one((0, 1, 2, 3, 5, -1, 7.5, 64, 100, True, domains.inf, -domains.inf))
+        return
+    if kinds["x"] == "Tensor":
+        d.given["x"] = d.tensor(d.shape)
+    d.given["n"] = d.tensor(d.shape, None, (0, 1) if d.dtype == "bool" else (0, 1, 2, 3, 5, 64))
 
 
 @rule("trace tril triu", 2, 4)
