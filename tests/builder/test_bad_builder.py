@@ -147,6 +147,25 @@ def test_nobody_else_waits(folder: Path, serve: Callable[[socket.socket], None])
         assert run_windows(4) < 60
 
 
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one processor has no others")
+def test_a_processor_is_left_to_a_builder_that_owes_a_plan(folder: Path) -> None:
+    """All are used again once it owes none. Numbers are the same meanwhile, whatever runs."""
+    threads, all_of_them = torch.get_num_threads(), os.cpu_count() or 1
+    torch.set_num_threads(all_of_them)
+    try:
+        with serving(folder, hears_nothing):
+            _C.set_builder(str(folder / "builder"), ["/bin/false"], TIMEOUT)
+            assert _C.threads_beside_builder() == 0
+            until(lambda: run_windows() >= 0 and _C.builder_state()[1] > 0)
+            assert _C.threads_beside_builder() == all_of_them - 1
+            run_windows()
+            assert torch.get_num_threads() == all_of_them  # as the program sees it
+            _C.set_builder("", [], PATIENCE)
+            assert _C.threads_beside_builder() == 0
+    finally:
+        torch.set_num_threads(threads)
+
+
 def test_a_builder_that_accepts_nobody_blocks_nobody(folder: Path, waits: None) -> None:
     with listen(folder, backlog=0) as listener, contextlib.ExitStack() as fillers:
         while True:

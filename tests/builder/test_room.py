@@ -7,21 +7,6 @@ import os
 import pytest
 from fresh_process import output
 
-DECIDES = """
-import os, torch
-from torch_tenon import _C
-
-torch.set_num_threads(os.cpu_count())
-found = [_C.threads_beside_builder()]
-_C.note_room(1.0, True)
-found.append(_C.threads_beside_builder())
-_C.note_room(1.0, False)
-found.append(_C.threads_beside_builder())
-_C.note_room(1.0, True)
-_C.need_no_room()
-found.append(_C.threads_beside_builder())
-print(*found)
-"""
 USES = """
 import os, time
 import torch
@@ -61,12 +46,6 @@ print(*found)
 several_processors = pytest.mark.skipif(
     (os.cpu_count() or 1) < 2, reason="one processor has no others"
 )
-
-
-@several_processors
-def test_room_is_left_while_it_is_noted() -> None:
-    fewer = (os.cpu_count() or 1) - 1
-    assert output(DECIDES) == f"0 {fewer} 0 0"
 
 
 @pytest.mark.slow

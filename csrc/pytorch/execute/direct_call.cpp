@@ -7,7 +7,9 @@
 #include "device/python_line.h"
 #include "device/storage.h"
 #include "device/target.h"
+#include "device/threads.h"
 #include "execute/host_views.h"
+#include "execute/run_threads.h"
 #include "record/direct.h"
 #include "record/execution.h"
 #include "record/graph.h"
@@ -235,6 +237,7 @@ bool run_directly(
   }
   if (!call.possible())
     return false;
+  const Threads threads(threads_beside_builder());
   call.run([&] { op.op.callBoxed(&stack); });
   // A sparse or quantised tensor keeps what it was given. So the call is made once more, otherwise.
   if (!op.recordable && !std::all_of(stack.begin(), stack.end(), is_plain)) {

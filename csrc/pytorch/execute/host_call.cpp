@@ -10,6 +10,8 @@
 #include "device/host_allocator.h"
 #include "device/storage.h"
 #include "device/target.h"
+#include "device/threads.h"
+#include "execute/run_threads.h"
 #include "record/op_rules.h"
 #include "record/values.h"
 
@@ -135,6 +137,7 @@ void call_on_host(
   }
   const HostAllocationScope on_device(device);
   const HostPlacement placement(std::move(blocks));
+  const Threads threads(threads_beside_builder());
   op.callBoxed(&stack);
 }
 

@@ -76,6 +76,9 @@ class Pace {
 // then what the builder has said.
 bool builder_works();
 
+// Whether it was started just now, and takes a processor to load the compiler.
+bool builder_loads();
+
 // How many threads leave a processor to others; 0: as many as there are do.
 int fewer_threads();
 
@@ -84,7 +87,7 @@ void note_room(double seconds, bool left);
 // Nobody needs room now.
 void need_no_room();
 
-// The threads of a plan's run beside the builder; 0: all.
+// The threads of what runs while the builder loads, or makes plans for this process; 0: all.
 int threads_beside_builder();
 
 // A run that is timed, on so many threads while it lives; 0: all. One that raises is not timed.

@@ -27,6 +27,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kMostStarts = 4;
+// What a new one takes to load the compiler, on a processor of its own.
+constexpr auto kLoading = std::chrono::milliseconds(600);
 constexpr int kMostLost = 4;  // connections that ended without an answer
 constexpr auto kTryAgain = std::chrono::milliseconds(20);
 constexpr auto kStarting = std::chrono::seconds(20);  // after which it is taken for dead
@@ -70,6 +72,7 @@ struct Connection {
   std::atomic<bool> works{false};  // is any asked?
   std::atomic<Clock::time_point> listened{Clock::time_point{}};
   std::atomic<double> seconds_per_call{kSecondsPerCall};
+  std::atomic<Clock::time_point> loaded{Clock::time_point{}};  // once it is, by what that takes
 };
 
 Connection& connection() {
@@ -105,6 +108,7 @@ bool start(Connection& c) {
     return false;
   ++c.starts;
   c.started = c.heard = Clock::now();
+  c.loaded = c.started + kLoading;
   const auto log = c.socket + ".log";
   if (const int standby = std::exchange(c.standby, -1); standby >= 0) {
     const bool is_awake = wake_builder_process(standby, c.socket, log);
@@ -327,6 +331,17 @@ bool builder_works() {
   if (Clock::now() - c.listened.load(std::memory_order_relaxed) >= kListen)
     hear_builder();
   return c.works;
+}
+
+bool builder_loads() {
+  auto& loaded = connection().loaded;
+  const auto until = loaded.load(std::memory_order_relaxed);
+  if (until == Clock::time_point{})
+    return false;
+  if (Clock::now() < until)
+    return true;
+  loaded = Clock::time_point{};
+  return false;
 }
 
 double seconds_for_plan(size_t calls) {

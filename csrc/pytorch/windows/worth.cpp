@@ -16,10 +16,10 @@ namespace {
 constexpr double kShareOfCost = 0.05;  // of what a plan costs, spent without it before it is wanted
 constexpr double kNews = 2;            // so many times what the builder knows
 constexpr double kKnownSizes = 0.2;    // of a run by a plan for any sizes, saved by one for its own
-constexpr int kRunsWithAll = 3;        // before a window leaves a processor to the builder
 // What runs by a plan take in all, and how many they are, before it is compared with its window's
 // calls; and how much longer a run by it has to be than theirs.
 constexpr double kComparedFrom = 0.05;
+constexpr int kRunsWithAll = 3;
 constexpr int kComparedRuns = 16;
 constexpr double kSlower = 1.1;
 
@@ -109,11 +109,7 @@ void run_timed(
     bool builder_works,
     c10::function_ref<ReferenceSeconds()> run) {
   program();
-  int fewer = builder_works ? fewer_threads() : 0;
-  if (fewer > 0) {
-    const std::lock_guard<std::mutex> lock(mutex);
-    fewer = cost.runs >= kRunsWithAll ? fewer : 0;
-  }
+  const int fewer = builder_works ? fewer_threads() : 0;
   TimedRun timed(fewer, builder_works);
   const auto [library, runs] = run();
   const double seconds = timed.finish(/*left=*/fewer > 0);

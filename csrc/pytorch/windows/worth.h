@@ -72,11 +72,10 @@ struct ReferenceSeconds {
   double library, runs;
 };
 // Runs a window, timed; `mutex` guards `cost`. While the builder works for this process it is on
-// fewer threads than there are processors, once it is known what it takes with all of them. They
-// would wait for each other otherwise: a loop ends when its last thread does, and that has to wait
-// for the builder's turn. The builder would wait too, ten times as long as its work takes, and all
-// that while nothing is fused: that costs more than a thread less does, even where caches are such
-// that a window takes three times as long with it.
+// fewer threads than there are processors. They would wait for each other otherwise: a loop ends
+// when its last thread does, and that has to wait for the builder's turn. The builder would wait
+// too, ten times as long as its work takes, and all that while nothing is fused: that costs more
+// than a thread less does, even where caches are such that a window takes three times as long.
 void run_timed(
     ReferenceCost& cost,
     std::mutex& mutex,
