@@ -3,6 +3,7 @@
 import weakref
 from collections.abc import Callable
 
+import fresh_process
 import pytest
 import torch
 from against_cpu import same_on_both
@@ -64,3 +65,22 @@ def test_usual_signatures_are_called_unboxed(op: str) -> None:
     kernels = torch._C._dispatch_dump(f"aten::{op}").splitlines()
     (ours,) = [k for k in kernels if k.startswith("PrivateUse1:")]
     assert ours.endswith("[ boxed unboxed ]")
+
+
+@pytest.mark.parametrize("op", ["clamp", "clamp_", "clip", "clip_"])
+@pytest.mark.parametrize("mode", ["compiled", "auto"])
+def test_a_number_that_was_given_once_is_no_other_argument(op: str, mode: str) -> None:
+    """The first number of an op is part of what is known of the call. Later ones are not."""
+    code = """
+        import sys
+        import torch
+
+        x = torch.tensor([-3.0, 0.0, 2.0, 7.0])
+        calls = [{"min": k} for k in (4, 4, 5, 6, 7, 8)]
+        calls += [{"min": -1, "max": 0.5}, {"max": 3}, {"min": -2, "max": 4}, {"min": 4}]
+        for numbers in calls:
+            expected, found = (getattr(x.to(d), sys.argv[1])(**numbers) for d in ("cpu", "tenon"))
+            assert torch.equal(found.cpu(), expected), (numbers, found)
+            x = torch.tensor([-3.0, 0.0, 2.0, 7.0])
+    """
+    fresh_process.output(code, op, TENON_EXECUTE=mode, TENON_PLAN_FILES="0")

@@ -118,7 +118,12 @@ class SeveralQueues final : public Queue {
 
   void record(RecordedLaunches& made, const std::function<bool()>& launches) override {
     recording_ = &made;
-    lanes_[kKernels].queue->record(made, launches);
+    try {
+      lanes_[kKernels].queue->record(made, launches);
+    } catch (...) {
+      recording_ = nullptr;
+      throw;
+    }
     recording_ = nullptr;
   }
 

@@ -283,12 +283,12 @@ std::shared_ptr<TargetLibrary::Kernel> TargetLibrary::load(
   const auto sum = checksum(code);
   size_t kept = 0;
   for (auto& one : loaded_) {
-    auto kernel = one.kernel.lock();
-    if (kernel == nullptr)
-      continue;
-    if (one.checksum == sum && one.entry == entry)
-      return kernel;
-    std::swap(loaded_[kept++], one);
+    if (one.checksum == sum && one.entry == entry) {
+      if (auto kernel = one.kernel.lock())
+        return kernel;
+    } else if (!one.kernel.expired()) {  // who has one may be its last owner, and needs the lock
+      std::swap(loaded_[kept++], one);
+    }
   }
   loaded_.erase(loaded_.begin() + static_cast<ptrdiff_t>(kept), loaded_.end());
   uint64_t number = 0;

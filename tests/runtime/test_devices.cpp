@@ -187,6 +187,23 @@ TEST(a_kernel_is_unloaded_once_the_device_has_run_it) {
   CHECK(strict.is_right());
 }
 
+TEST(kernels_go_while_others_are_loaded) {
+  const Strict strict;
+  TwoQueues queues(strict);
+  // A load looks at all that are there, and may be the last to let go of one.
+  const auto work = [&](const std::string& code) {
+    for (int turn = 0; turn < 100'000; ++turn)
+      queues.library->load(code, "multiply");
+  };
+  alarm(60);
+  std::thread one(work, "one"), other(work, "other");
+  work("a third");
+  one.join();
+  other.join();
+  alarm(0);
+  CHECK(strict.is_right());
+}
+
 TEST(what_a_queue_has_enqueued_is_over_when_the_queue_goes) {
   const Strict strict;
   strict.late(true);

@@ -87,6 +87,8 @@ class Worker final : public Queue {
     });
   }
   void record(RecordedLaunches& made, const std::function<bool()>& launches) override {
+    if (refuses)
+      fail(ErrorKind::error, "it records nothing now");
     auto before = std::exchange(open_, {});
     CHECK(launches());
     recorded_.push_back(std::exchange(open_, std::move(before)));
@@ -102,7 +104,8 @@ class Worker final : public Queue {
   }
 
   int copies = 0;
-  bool fails = false;  // the next commit
+  bool fails = false;    // the next commit
+  bool refuses = false;  // to record
 
  private:
   using Command = std::function<void()>;
@@ -424,6 +427,27 @@ TEST(a_commit_of_several_queues_has_the_times_of_all) {
   ticket->wait();
   CHECK(ticket->seconds() == 6 && ticket->own()->seconds() == 2);
   CHECK(ticket->started() == 1.0);
+}
+
+TEST(a_recording_that_raises_leaves_the_queue_as_it_was) {
+  constexpr size_t kLarge = kLeastBytesApart / sizeof(uint32_t);
+  auto device = numbered(kLarge, 0), host = numbered(kLarge, 9);
+  SeveralQueues there(1);
+  auto& queue = *there.queue;
+  RecordedLaunches recording;
+  there.kernels->refuses = true;
+  CHECK_RAISES("it records nothing now", queue.record(recording, [] { return true; }));
+  // What comes now is no part of it: a copy is behind the kernel that writes the same.
+  Gate gate;
+  gate.launch(queue, device.data(), 1);
+  queue.commit();
+  queue.copy(device.data(), host.data(), kLarge * 4, CopyKind::host_to_device);
+  const auto copy = queue.commit();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  CHECK(device[0] == 0);
+  gate.open();
+  copy->wait();
+  CHECK(device[0] == host[0]);
 }
 
 TEST(work_that_does_not_say_what_it_touches_is_refused) {

@@ -312,14 +312,12 @@ std::shared_ptr<const Plan> SizedPlan::instance(const std::vector<int64_t>& symb
   if (found == made_.end()) {
     // Nobody else has the one that was used longest ago, unless it runs.
     const bool full = made_.size() >= kMostKept && made_.back().second.use_count() == 1;
-    found = full ? std::prev(made_.end()) : made_.insert(made_.end(), {{}, nullptr});
-    if (!full)
-      found->second = std::make_shared<Plan>(plan_.plan, pace_);
-    if (!give(*found->second, symbols)) {
-      made_.erase(found);
+    auto made = full ? made_.back().second : std::make_shared<Plan>(plan_.plan, pace_);
+    if (full)
+      made_.pop_back();  // where it is not given all of them, nobody is to find it
+    if (!give(*made, symbols))
       return nullptr;
-    }
-    found->first = symbols;
+    found = made_.insert(made_.end(), {symbols, std::move(made)});
   }
   made_.splice(made_.begin(), made_, found);
   // Those that ran at the same time go when they are over.

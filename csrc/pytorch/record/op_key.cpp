@@ -18,8 +18,8 @@ namespace {
 
 using c10::IValue;
 
-// The first word of every argument: what it is. Every kind is followed by a fixed number of words,
-// or by a count, so different arguments never make the same words.
+// The first word of every argument: what it is. The words so far tell how many more follow, so
+// different arguments never make the same words.
 enum Tag : int64_t {
   kNone,
   kTensor,
@@ -32,7 +32,8 @@ enum Tag : int64_t {
   kOther,
 };
 
-constexpr int64_t kLeftOut = -1;  // in place of a size
+constexpr int64_t kLeftOut = -1;     // in place of a size
+constexpr int64_t kIsOpen = 1 << 8;  // beside a number's kind: its bits do not follow
 
 // Whether no two elements are the same memory, as far as the dimensions by themselves tell.
 bool lies_apart(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
@@ -166,7 +167,7 @@ bool OpKey::shares_parts() const {
 }
 
 void OpKey::add_number(int64_t kind, int64_t bits, bool open) {
-  put(kind);
+  put(kind | (open ? kIsOpen : 0));
   if (!open)
     put(bits);
   scalars_.push_back(bits);

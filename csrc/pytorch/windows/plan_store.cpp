@@ -64,6 +64,7 @@ std::vector<int64_t> worlds_of(const std::vector<std::shared_ptr<const OpEntry>>
 
 SizesOfWindow sizes_of(const Window& window, const std::vector<int32_t>& order) {
   SizesOfWindow found;
+  found.key.push_back(static_cast<int64_t>(window.calls.size()));
   for (const auto& call : window.calls) {
     const auto* pattern = call.entry->pattern;
     // A call without a pattern is the same for one set of sizes alone.
