@@ -30,7 +30,7 @@ from torch_tenon.compiler.plan import HOST, Plan
 from torch_tenon.frontends.common_nodes import merge_equal_nodes
 from torch_tenon.frontends.complex_constants import eager_code
 from torch_tenon.frontends.flex_attention import inline_flex_attention
-from torch_tenon.frontends.graph import BuiltGraph, Float, Output, build
+from torch_tenon.frontends.graph import BuiltGraph, Float, Output, build, is_token
 from torch_tenon.frontends.in_place import writes_beside_out, writes_shared_elements
 from torch_tenon.frontends.parts import Boxed, GraphInParts, is_of_library
 from torch_tenon.frontends.sizes import evaluator
@@ -226,15 +226,17 @@ def _refused(module: GraphModule, inputs: Sequence[Any], error: Exception) -> Bo
 
 def _views(module: GraphModule) -> dict[int, int]:
     """The results that AOTAutograd makes anew as views of an argument: what the graph gives for
-    them is asked for its layout alone. By position, with the argument's."""
+    them is asked for its layout alone. By position, with the argument's. Tokens, which AOTAutograd
+    does not count, come first among both."""
     context = TracingContext.try_get()
     facts = context.fw_metadata if context is not None else None
     given = module.graph.find_nodes(op="placeholder")
     if facts is None or any(n.name.startswith("tangents") for n in given):
         return {}
-    first = len(facts.mutated_inp_runtime_indices)
+    tokens = sum(map(is_token, given))
+    first = tokens + len(facts.mutated_inp_runtime_indices)
     return {
-        first + k: o.base_idx
+        first + k: tokens + o.base_idx
         for k, o in enumerate(facts.output_info)
         if o.output_type is OutputType.alias_of_input and o.base_idx is not None
     }

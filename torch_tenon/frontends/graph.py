@@ -23,7 +23,7 @@ from torch_tenon.ir.index import Index, less, product
 from torch_tenon.ir.program import Program
 from torch_tenon.ir.values import Layout, Stored, Value
 from torch_tenon.ops.lowerings import load_all
-from torch_tenon.ops.lowerings.table import Build, CannotLower, TensorMeta
+from torch_tenon.ops.lowerings.table import CannotLower, TensorMeta
 from torch_tenon.ops.variants import known_of
 
 with_effects = torch.ops.higher_order.with_effects
@@ -163,7 +163,7 @@ class _Graph:
                 self.sizes.define_by_multiple(size, SizeSource(size.node.expr, k, d))
         for k, n in enumerate(nodes):
             value = n.meta.get("val")
-            if _is_token(n):
+            if is_token(n):
                 self.env[n] = None
             elif isinstance(value, torch.Tensor):
                 meta = self._meta(value)
@@ -232,7 +232,7 @@ class _Graph:
         if n.target is operator.getitem:
             return self._held(n, self.env[n.args[0]][n.args[1]], self._results(n))  # type: ignore[index]
         if n.target is with_effects:
-            return self._effect(n.args, n.kwargs)
+            return self._effect(n)
         if n.target is FUNCTIONALIZED:
             return self._call_in_place(n)
         value = n.meta.get("val")
@@ -368,14 +368,17 @@ class _Graph:
         assert meta is not None
         return self.builder.laid_out(value, Layout(meta.sizes, meta.strides))
 
-    def _effect(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
-        """A call for what it does (a check that raises); tokens only keep the order of such calls,
-        which a program keeps anyway."""
-        target, *rest = args[1:]
+    def _effect(self, n: Node) -> list[Any]:
+        """A call for what it does (a check that raises), with its results if it has some; tokens
+        only keep the order of such calls, which a program keeps anyway."""
+        target, *rest = n.args[1:]
         given = [self._argument(a) for a in rest]
-        named = {k: self._argument(a) for k, a in keywords.items()}
-        Build(self.program, []).call(target, given, named, "effect")
-        return [None, None]
+        named = {k: self._argument(a) for k, a in n.kwargs.items()}
+        if any(isinstance(x, list | tuple) for x in n.meta["val"]):
+            raise CannotLower(f"{target} has an effect, and gives a list")
+        found = self.builder.call(target, given, named, self._results(n)[1:], "effect")
+        many = found if isinstance(found, list) else [found]
+        return [None, *(many or [None])]
 
     def _copy_into(self, n: Node) -> Contents:
         """A write to an input, or to a view of one."""
@@ -567,6 +570,6 @@ def memory_of(node: Node) -> int | None:
     return value.untyped_storage()._cdata
 
 
-def _is_token(n: Node) -> bool:
+def is_token(n: Node) -> bool:
     """Whether a placeholder is only there to order calls that have effects."""
     return any(u.target is with_effects and u.args[0] is n for u in n.users)
