@@ -27,6 +27,7 @@ from torch_tenon.compiler.backend import Backend
 from torch_tenon.compiler.explain import GraphSummary, describe, summarise_graph
 from torch_tenon.compiler.failing import why_not
 from torch_tenon.compiler.plan import HOST, Plan
+from torch_tenon.frontends.argument_views import ArgumentView
 from torch_tenon.frontends.common_nodes import merge_equal_nodes
 from torch_tenon.frontends.complex_constants import eager_code
 from torch_tenon.frontends.flex_attention import inline_flex_attention
@@ -64,6 +65,7 @@ class CompiledGraph:
         # Where the results are the plan's and no size is to be found out, a call is the plan's run.
         outputs = [Output(k) for k in range(len(built.outputs))]
         self.results_are_outputs = built.outputs == outputs and not self.host_outputs
+        self.gives_arguments = any(isinstance(o, ArgumentView) for o in built.outputs)
         table = built.sizes
         self.native = None if table.sources else plan.native(())
         # Which of the graph's tensors it writes.
@@ -91,6 +93,7 @@ class CompiledGraph:
         dtypes = (torch.float64, torch.float32) if has_narrow_numbers() else (torch.float64,)
         numbers = [torch.tensor(x, dtype=torch.float64) for x in floats]
         tensors += [x.to(dtype) for x in numbers for dtype in dtypes]
+        arguments = list(args) if self.gives_arguments else []
         args.clear()
         native = self.native or self.plan.native(tuple(sizes))
         if torch._C._len_torch_dispatch_stack():
@@ -110,6 +113,8 @@ class CompiledGraph:
             if isinstance(o, Float)
             else evaluate(o, values)
             if isinstance(o, Expr)
+            else o.of(arguments, values)
+            if isinstance(o, ArgumentView)
             else o
             for o in built.outputs
         ]

@@ -16,6 +16,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch_tenon.compiler.build import Contents, ProgramBuilder
 from torch_tenon.compiler.composition import as_called
 from torch_tenon.compiler.failing import without_failing
+from torch_tenon.frontends.argument_views import argument_view, viewed
 from torch_tenon.frontends.in_place import FUNCTIONALIZED, changed_base, writing_call
 from torch_tenon.frontends.sizes import SizeSource, SizeTable
 from torch_tenon.ir.dtypes import TABLE
@@ -36,7 +37,7 @@ class BuiltGraph:
     program: Program
     tensor_inputs: list[int]  # positions of tensors among the graph's placeholders
     sizes: SizeTable
-    outputs: list[Any]  # an Output, a Float, an Index or a constant
+    outputs: list[Any]  # an Output, a Float, an Index, an ArgumentView or a constant
     fitting: list[tuple[Any, torch.dtype]]  # a Float or an Index, and a dtype that has to have it
     fallbacks: dict[str, str]  # op and why it is a call
 
@@ -408,6 +409,9 @@ class _Graph:
                 self.outputs.append(held)
                 continue
             stored = self._view_of(self.views[k], item) if k in self.views else None
+            if k in self.views and stored is None and self.sizes.sources:
+                self.outputs.append(argument_view(self.views[k], item, self.sizes.index))
+                continue
             if self.program.standalone:
                 stored = self._own_result(k, held)
             elif stored is None:
@@ -459,6 +463,10 @@ class _Graph:
         if given.home.dtype is not meta.dtype or held is None:
             return None
         base, seen = placeholder.meta["val"], item.meta["val"]
+        if seen.is_conj() is not base.is_conj() or seen.is_neg() is not base.is_neg():
+            return None
+        if self.sizes.sources and viewed(item)[0] is not placeholder:
+            return None  # what the argument becomes may lie otherwise in the trace
         start = self.sizes.index(seen.storage_offset()) - self.sizes.index(base.storage_offset())
         layout = Layout(meta.sizes, meta.strides, start)
         if not less(layout.span(), held.span() + 1):
