@@ -27,7 +27,6 @@ from torch_tenon.compiler.backend import Backend
 from torch_tenon.compiler.explain import GraphSummary, describe, summarise_graph
 from torch_tenon.compiler.failing import why_not
 from torch_tenon.compiler.plan import HOST, Plan
-from torch_tenon.frontends.argument_views import ArgumentView
 from torch_tenon.frontends.common_nodes import merge_equal_nodes
 from torch_tenon.frontends.complex_constants import eager_code
 from torch_tenon.frontends.flex_attention import inline_flex_attention
@@ -35,6 +34,7 @@ from torch_tenon.frontends.graph import BuiltGraph, Float, Output, build, is_tok
 from torch_tenon.frontends.in_place import writes_beside_out, writes_shared_elements
 from torch_tenon.frontends.parts import Boxed, GraphInParts, is_of_library
 from torch_tenon.frontends.sizes import evaluator
+from torch_tenon.frontends.view_results import View
 from torch_tenon.frontends.written_results import writes_other_results
 from torch_tenon.ir.index import Expr, evaluate
 from torch_tenon.ops.compositions import decompositions
@@ -65,7 +65,7 @@ class CompiledGraph:
         # Where the results are the plan's and no size is to be found out, a call is the plan's run.
         outputs = [Output(k) for k in range(len(built.outputs))]
         self.results_are_outputs = built.outputs == outputs and not self.host_outputs
-        self.gives_arguments = any(isinstance(o, ArgumentView) for o in built.outputs)
+        self.gives_arguments = any(isinstance(o, View) for o in built.outputs)
         table = built.sizes
         self.native = None if table.sources else plan.native(())
         # Which of the graph's tensors it writes.
@@ -113,8 +113,8 @@ class CompiledGraph:
             if isinstance(o, Float)
             else evaluate(o, values)
             if isinstance(o, Expr)
-            else o.of(arguments, values)
-            if isinstance(o, ArgumentView)
+            else o.made(arguments, got, values)
+            if isinstance(o, View)
             else o
             for o in built.outputs
         ]

@@ -16,9 +16,9 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch_tenon.compiler.build import Contents, ProgramBuilder
 from torch_tenon.compiler.composition import as_called
 from torch_tenon.compiler.failing import without_failing
-from torch_tenon.frontends.argument_views import argument_view, viewed
 from torch_tenon.frontends.in_place import FUNCTIONALIZED, changed_base, writing_call
 from torch_tenon.frontends.sizes import SizeSource, SizeTable
+from torch_tenon.frontends.view_results import view_of_argument, view_of_output, viewed
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index, less, product
 from torch_tenon.ir.program import Program
@@ -37,7 +37,7 @@ class BuiltGraph:
     program: Program
     tensor_inputs: list[int]  # positions of tensors among the graph's placeholders
     sizes: SizeTable
-    outputs: list[Any]  # an Output, a Float, an Index, an ArgumentView or a constant
+    outputs: list[Any]  # an Output, a Float, an Index, a View or a constant
     fitting: list[tuple[Any, torch.dtype]]  # a Float or an Index, and a dtype that has to have it
     fallbacks: dict[str, str]  # op and why it is a call
 
@@ -410,21 +410,35 @@ class _Graph:
                 continue
             stored = self._view_of(self.views[k], item) if k in self.views else None
             if k in self.views and stored is None and self.sizes.sources:
-                self.outputs.append(argument_view(self.views[k], item, self.sizes.index))
-                continue
+                view = view_of_argument(self.views[k], item, self.sizes.index)
+                if view is not None:
+                    self.outputs.append(view)
+                    continue
+                stored = self._view_of(self.views[k], item, as_traced=True)
+                if stored is None:
+                    raise CannotLower("a view of an argument whose place is not known")
             if self.program.standalone:
                 stored = self._own_result(k, held)
             elif stored is None:
                 maker = self.makers.get(memory_of(item), item)
                 whole = self._owned(maker)
                 stored = whole if maker is item else self._part_of(whole, maker, item)
+                base, ops = viewed(item)
+                if stored is None and base is maker:
+                    found = self._number(numbers, maker, whole)
+                    self.outputs.append(view_of_output(found, ops, self.sizes.index))
+                    continue
                 stored = stored or self._owned(item)
-            # Views of equal layout are tensors of their own: each may get another shape in place.
-            key = (item, stored.buffer, stored.layout)
-            if key not in numbers:
-                numbers[key] = len(self.program.outputs)
-                self.program.outputs.append(stored)
-            self.outputs.append(Output(numbers[key]))
+            self.outputs.append(Output(self._number(numbers, item, stored)))
+
+    def _number(self, numbers: dict[Any, int], item: Node, stored: Stored) -> int:
+        """The number of an output. Views of equal layout are tensors of their own: each may get
+        another shape in place."""
+        key = (item, stored.buffer, stored.layout)
+        if key not in numbers:
+            numbers[key] = len(self.program.outputs)
+            self.program.outputs.append(stored)
+        return numbers[key]
 
     def _owned(self, n: Node) -> Stored:
         """A node in memory. It is shared exactly where the graph's own tensors share it."""
@@ -453,8 +467,9 @@ class _Graph:
         nbytes = product(value.sizes) * value.dtype.itemsize
         return self.builder.own(("result", k), value, Layout.contiguous(value.sizes), nbytes)
 
-    def _view_of(self, argument: int, item: Node) -> Stored | None:
-        """The argument's memory with the layout of `item`, where that lies within it."""
+    def _view_of(self, argument: int, item: Node, as_traced: bool = False) -> Stored | None:
+        """The argument's memory with the layout of `item`, where that lies within it; `as_traced`:
+        even if the trace may have what the argument becomes elsewhere."""
         placeholder = self.module.graph.find_nodes(op="placeholder")[argument]
         given, meta = self.env[placeholder], self._results(item)[0]
         if not isinstance(given, Contents) or meta is None or given.home is None:
@@ -465,8 +480,8 @@ class _Graph:
         base, seen = placeholder.meta["val"], item.meta["val"]
         if seen.is_conj() is not base.is_conj() or seen.is_neg() is not base.is_neg():
             return None
-        if self.sizes.sources and viewed(item)[0] is not placeholder:
-            return None  # what the argument becomes may lie otherwise in the trace
+        if self.sizes.sources and not as_traced and viewed(item)[0] is not placeholder:
+            return None
         start = self.sizes.index(seen.storage_offset()) - self.sizes.index(base.storage_offset())
         layout = Layout(meta.sizes, meta.strides, start)
         if not less(layout.span(), held.span() + 1):
