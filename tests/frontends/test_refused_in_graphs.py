@@ -63,6 +63,18 @@ REFUSED: dict[str, Callable[[torch.device], Any]] = {
             "sum": torch.sum, "var": torch.var, "argmax": torch.argmax, "sort": torch.sort,
         }.items()
     },
+    **{
+        f"{name} of nothing, {at}": lambda d, f=f, at=at: f(torch.ones(0, 3, device=d), at)
+        for name, f in {
+            "sort": torch.Tensor.sort, "argsort": torch.Tensor.argsort,
+            "stable": lambda x, at: torch.sort(x, dim=at, stable=True)[0],
+            "topk": lambda x, at: x.topk(1, at), "kthvalue": lambda x, at: x.kthvalue(4, at),
+            "mode": torch.mode, "median": torch.median, "cumsum": torch.cumsum,
+            "softmax": torch.softmax,
+        }.items()
+        for at in (2, -3)
+    },
+    "topk of nothing, more than there is": lambda d: torch.ones(0, 3, device=d).topk(4),
     "dot of truth values": lambda d: torch.dot(*[torch.ones(3, device=d).bool()] * 2),
     "vdot of truth values": lambda d: torch.vdot(*[torch.ones(3, device=d).bool()] * 2),
     "multinomial, whole": lambda d: torch.multinomial(torch.ones(3, device=d).long(), 2),

@@ -54,6 +54,7 @@ from torch_tenon.ops.lowerings.table import (
     Build,
     CannotLower,
     TensorMeta,
+    are_empty,
     broadcast_to,
     cast,
     find,
@@ -262,7 +263,7 @@ class ProgramBuilder:
         returns = [] if schema is None else schema.returns
         if schema is not None and not returns:
             results = []
-        if _are_empty(results):
+        if are_empty(results):
             route = "effect"  # such as to raise
         found = Build(self.program, results).call(op, positional, keywords, route)
         single = len(returns) == 1 and isinstance(returns[0].type, torch.TensorType)
@@ -549,10 +550,6 @@ def _numbers_as_tensors(schema: Any, positional: Sequence[Any]) -> list[Any]:
     return found
 
 
-def _are_empty(results: Sequence[TensorMeta | None]) -> bool:
-    return all(m is not None and product(m.sizes) == 0 for m in results)
-
-
 def _may_check(op: Any) -> bool:
     """Whether a kernel may look at what its tensors hold before it computes: those that go element
     by element do not, and PyTorch's `_unsafe` ops are for what was looked at."""
@@ -566,7 +563,7 @@ def _checks_alone(
     """Whether an op has nothing to compute and may be given indices: its kernel checks them, and
     loops over nothing do not."""
     given = _values([*positional, *keywords.values()])
-    if len(given) < 2 or not results or not _are_empty(results):
+    if len(given) < 2 or not results or not are_empty(results):
         return False
     return any(
         not v.dtype.is_floating_point

@@ -19,6 +19,7 @@ from torch.utils._pytree import keystr, tree_leaves_with_path, tree_map_only
 from torch_tenon import device as devices
 from torch_tenon.compiler.backend import Backend
 from torch_tenon.compiler.plan import HOST
+from torch_tenon.exporting.assigned import assigned_buffers
 from torch_tenon.exporting.constants import fold_constants
 from torch_tenon.exporting.graphs import ExportError, prepare
 from torch_tenon.exporting.held import Graph, Held
@@ -182,7 +183,7 @@ def _programs(
     examples, named = tree_map_only(
         torch.Tensor, _Examples(model), (tuple(args), dict(kwargs or {}))
     )
-    with torch.no_grad(), PackedSequences(by_hand):
+    with torch.no_grad(), PackedSequences(by_hand), assigned_buffers(model):
         program = torch.export.export(
             model, examples, named or None, dynamic_shapes=dynamic_shapes, strict=False
         )

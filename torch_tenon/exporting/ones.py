@@ -19,6 +19,8 @@ from torch.export.graph_signature import InputKind, TensorArgument
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils._sympy.value_ranges import bound_sympy
 
+from torch_tenon.exporting.assigned import assigned_buffers
+
 MOST = 2  # sizes that are taken so: each doubles the traces
 Values = dict[sympy.Symbol, int]
 
@@ -71,7 +73,7 @@ def with_ones(model: nn.Module, program: ExportedProgram, ones: Values) -> Expor
             if sizes:
                 shapes[leaves[k]] = {d: dim(e) for d, e in sizes.items()}
         given = shapes if any(sizes for _, sizes in any_size) else None
-        with torch.no_grad():
+        with torch.no_grad(), assigned_buffers(model):
             return torch.export.export(
                 model, args, kwargs or None, dynamic_shapes=given, strict=False
             )

@@ -30,10 +30,11 @@ from torch_tenon.compiler.plan import HOST, Plan
 from torch_tenon.frontends.common_nodes import merge_equal_nodes
 from torch_tenon.frontends.complex_constants import eager_code
 from torch_tenon.frontends.flex_attention import inline_flex_attention
-from torch_tenon.frontends.graph import BuiltGraph, Float, Output, build
+from torch_tenon.frontends.graph import BuiltGraph, Float, Output, build, is_token
 from torch_tenon.frontends.in_place import writes_beside_out, writes_shared_elements
 from torch_tenon.frontends.parts import Boxed, GraphInParts, is_of_library
 from torch_tenon.frontends.sizes import evaluator
+from torch_tenon.frontends.view_results import View
 from torch_tenon.frontends.written_results import writes_other_results
 from torch_tenon.ir.index import Expr, evaluate
 from torch_tenon.ops.compositions import decompositions
@@ -64,6 +65,7 @@ class CompiledGraph:
         # Where the results are the plan's and no size is to be found out, a call is the plan's run.
         outputs = [Output(k) for k in range(len(built.outputs))]
         self.results_are_outputs = built.outputs == outputs and not self.host_outputs
+        self.gives_arguments = any(isinstance(o, View) for o in built.outputs)
         table = built.sizes
         self.native = None if table.sources else plan.native(())
         # Which of the graph's tensors it writes.
@@ -91,6 +93,7 @@ class CompiledGraph:
         dtypes = (torch.float64, torch.float32) if has_narrow_numbers() else (torch.float64,)
         numbers = [torch.tensor(x, dtype=torch.float64) for x in floats]
         tensors += [x.to(dtype) for x in numbers for dtype in dtypes]
+        arguments = list(args) if self.gives_arguments else []
         args.clear()
         native = self.native or self.plan.native(tuple(sizes))
         if torch._C._len_torch_dispatch_stack():
@@ -110,6 +113,8 @@ class CompiledGraph:
             if isinstance(o, Float)
             else evaluate(o, values)
             if isinstance(o, Expr)
+            else o.made(arguments, got, values)
+            if isinstance(o, View)
             else o
             for o in built.outputs
         ]
@@ -226,15 +231,17 @@ def _refused(module: GraphModule, inputs: Sequence[Any], error: Exception) -> Bo
 
 def _views(module: GraphModule) -> dict[int, int]:
     """The results that AOTAutograd makes anew as views of an argument: what the graph gives for
-    them is asked for its layout alone. By position, with the argument's."""
+    them is asked for its layout alone. By position, with the argument's. Tokens, which AOTAutograd
+    does not count, come first among both."""
     context = TracingContext.try_get()
     facts = context.fw_metadata if context is not None else None
     given = module.graph.find_nodes(op="placeholder")
     if facts is None or any(n.name.startswith("tangents") for n in given):
         return {}
-    first = len(facts.mutated_inp_runtime_indices)
+    tokens = sum(map(is_token, given))
+    first = tokens + len(facts.mutated_inp_runtime_indices)
     return {
-        first + k: o.base_idx
+        first + k: tokens + o.base_idx
         for k, o in enumerate(facts.output_info)
         if o.output_type is OutputType.alias_of_input and o.base_idx is not None
     }

@@ -18,12 +18,13 @@ from torch_tenon.compiler.composition import as_called
 from torch_tenon.compiler.failing import without_failing
 from torch_tenon.frontends.in_place import FUNCTIONALIZED, changed_base, writing_call
 from torch_tenon.frontends.sizes import SizeSource, SizeTable
+from torch_tenon.frontends.view_results import view_of_argument, view_of_output, viewed
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index, less, product
 from torch_tenon.ir.program import Program
 from torch_tenon.ir.values import Layout, Stored, Value
 from torch_tenon.ops.lowerings import load_all
-from torch_tenon.ops.lowerings.table import Build, CannotLower, TensorMeta
+from torch_tenon.ops.lowerings.table import CannotLower, TensorMeta
 from torch_tenon.ops.variants import known_of
 
 with_effects = torch.ops.higher_order.with_effects
@@ -36,7 +37,7 @@ class BuiltGraph:
     program: Program
     tensor_inputs: list[int]  # positions of tensors among the graph's placeholders
     sizes: SizeTable
-    outputs: list[Any]  # an Output, a Float, an Index or a constant
+    outputs: list[Any]  # an Output, a Float, an Index, a View or a constant
     fitting: list[tuple[Any, torch.dtype]]  # a Float or an Index, and a dtype that has to have it
     fallbacks: dict[str, str]  # op and why it is a call
 
@@ -163,7 +164,7 @@ class _Graph:
                 self.sizes.define_by_multiple(size, SizeSource(size.node.expr, k, d))
         for k, n in enumerate(nodes):
             value = n.meta.get("val")
-            if _is_token(n):
+            if is_token(n):
                 self.env[n] = None
             elif isinstance(value, torch.Tensor):
                 meta = self._meta(value)
@@ -232,7 +233,7 @@ class _Graph:
         if n.target is operator.getitem:
             return self._held(n, self.env[n.args[0]][n.args[1]], self._results(n))  # type: ignore[index]
         if n.target is with_effects:
-            return self._effect(n.args, n.kwargs)
+            return self._effect(n)
         if n.target is FUNCTIONALIZED:
             return self._call_in_place(n)
         value = n.meta.get("val")
@@ -368,14 +369,17 @@ class _Graph:
         assert meta is not None
         return self.builder.laid_out(value, Layout(meta.sizes, meta.strides))
 
-    def _effect(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
-        """A call for what it does (a check that raises); tokens only keep the order of such calls,
-        which a program keeps anyway."""
-        target, *rest = args[1:]
+    def _effect(self, n: Node) -> list[Any]:
+        """A call for what it does (a check that raises), with its results if it has some; tokens
+        only keep the order of such calls, which a program keeps anyway."""
+        target, *rest = n.args[1:]
         given = [self._argument(a) for a in rest]
-        named = {k: self._argument(a) for k, a in keywords.items()}
-        Build(self.program, []).call(target, given, named, "effect")
-        return [None, None]
+        named = {k: self._argument(a) for k, a in n.kwargs.items()}
+        if any(isinstance(x, list | tuple) for x in n.meta["val"]):
+            raise CannotLower(f"{target} has an effect, and gives a list")
+        found = self.builder.call(target, given, named, self._results(n)[1:], "effect")
+        many = found if isinstance(found, list) else [found]
+        return [None, *(many or [None])]
 
     def _copy_into(self, n: Node) -> Contents:
         """A write to an input, or to a view of one."""
@@ -405,19 +409,36 @@ class _Graph:
                 self.outputs.append(held)
                 continue
             stored = self._view_of(self.views[k], item) if k in self.views else None
+            if k in self.views and stored is None and self.sizes.sources:
+                view = view_of_argument(self.views[k], item, self.sizes.index)
+                if view is not None:
+                    self.outputs.append(view)
+                    continue
+                stored = self._view_of(self.views[k], item, as_traced=True)
+                if stored is None:
+                    raise CannotLower("a view of an argument whose place is not known")
             if self.program.standalone:
                 stored = self._own_result(k, held)
             elif stored is None:
                 maker = self.makers.get(memory_of(item), item)
                 whole = self._owned(maker)
                 stored = whole if maker is item else self._part_of(whole, maker, item)
+                base, ops = viewed(item)
+                if stored is None and base is maker:
+                    found = self._number(numbers, maker, whole)
+                    self.outputs.append(view_of_output(found, ops, self.sizes.index))
+                    continue
                 stored = stored or self._owned(item)
-            # Views of equal layout are tensors of their own: each may get another shape in place.
-            key = (item, stored.buffer, stored.layout)
-            if key not in numbers:
-                numbers[key] = len(self.program.outputs)
-                self.program.outputs.append(stored)
-            self.outputs.append(Output(numbers[key]))
+            self.outputs.append(Output(self._number(numbers, item, stored)))
+
+    def _number(self, numbers: dict[Any, int], item: Node, stored: Stored) -> int:
+        """The number of an output. Views of equal layout are tensors of their own: each may get
+        another shape in place."""
+        key = (item, stored.buffer, stored.layout)
+        if key not in numbers:
+            numbers[key] = len(self.program.outputs)
+            self.program.outputs.append(stored)
+        return numbers[key]
 
     def _owned(self, n: Node) -> Stored:
         """A node in memory. It is shared exactly where the graph's own tensors share it."""
@@ -446,8 +467,9 @@ class _Graph:
         nbytes = product(value.sizes) * value.dtype.itemsize
         return self.builder.own(("result", k), value, Layout.contiguous(value.sizes), nbytes)
 
-    def _view_of(self, argument: int, item: Node) -> Stored | None:
-        """The argument's memory with the layout of `item`, where that lies within it."""
+    def _view_of(self, argument: int, item: Node, as_traced: bool = False) -> Stored | None:
+        """The argument's memory with the layout of `item`, where that lies within it; `as_traced`:
+        even if the trace may have what the argument becomes elsewhere."""
         placeholder = self.module.graph.find_nodes(op="placeholder")[argument]
         given, meta = self.env[placeholder], self._results(item)[0]
         if not isinstance(given, Contents) or meta is None or given.home is None:
@@ -456,6 +478,10 @@ class _Graph:
         if given.home.dtype is not meta.dtype or held is None:
             return None
         base, seen = placeholder.meta["val"], item.meta["val"]
+        if seen.is_conj() is not base.is_conj() or seen.is_neg() is not base.is_neg():
+            return None
+        if self.sizes.sources and not as_traced and viewed(item)[0] is not placeholder:
+            return None
         start = self.sizes.index(seen.storage_offset()) - self.sizes.index(base.storage_offset())
         layout = Layout(meta.sizes, meta.strides, start)
         if not less(layout.span(), held.span() + 1):
@@ -567,6 +593,6 @@ def memory_of(node: Node) -> int | None:
     return value.untyped_storage()._cdata
 
 
-def _is_token(n: Node) -> bool:
+def is_token(n: Node) -> bool:
     """Whether a placeholder is only there to order calls that have effects."""
     return any(u.target is with_effects and u.args[0] is n for u in n.users)

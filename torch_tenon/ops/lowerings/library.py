@@ -12,7 +12,7 @@ import torch
 
 from torch_tenon import device
 from torch_tenon.ops import manifest
-from torch_tenon.ops.lowerings.table import LINKED, Build
+from torch_tenon.ops.lowerings.table import LINKED, Build, are_empty
 from torch_tenon.ops.variants import overload
 from torch_tenon.pytorch.versions import is_removed
 
@@ -35,7 +35,9 @@ def enter_library(library: frozenset[str]) -> None:
 
 def _enter(op: Any, target: Any) -> None:
     def lower(b: Build, *args: Any, **keywords: Any) -> Any:
-        results = b.call(target, args, keywords, "library")
+        # Of results without elements nobody reads any: the call is for what the kernel refuses.
+        route = "effect" if are_empty(b.results) else "library"
+        results = b.call(target, args, keywords, route)
         return results if len(b.results) > 1 else results[0]
 
     LINKED[str(op)] = lower

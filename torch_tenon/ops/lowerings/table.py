@@ -18,7 +18,7 @@ import torch
 from torch_tenon import device
 from torch_tenon.compiler.backend import Backend
 from torch_tenon.ir.dtypes import TABLE, compute_dtype
-from torch_tenon.ir.index import Expr, Index, nonnegative
+from torch_tenon.ir.index import Expr, Index, nonnegative, product
 from torch_tenon.ir.program import Program
 from torch_tenon.ir.scalar import Scalar, current, ops
 from torch_tenon.ir.values import Layout, Lazy, Position, Stored, Value, dense_layout
@@ -48,6 +48,11 @@ class TensorMeta:
     dtype: torch.dtype
     sizes: tuple[Index, ...]
     strides: tuple[Index, ...]
+
+
+def are_empty(results: Sequence[TensorMeta | None]) -> bool:
+    """Whether none of an op's results has elements."""
+    return all(m is not None and product(m.sizes) == 0 for m in results)
 
 
 @dataclass
