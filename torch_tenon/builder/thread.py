@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import os
 import threading
+import time
 from collections import deque
 
 from torch_tenon import _C, device
@@ -15,6 +17,7 @@ log = logging.getLogger("torch_tenon.program")
 
 _NICE = 10
 _GRACE = 0.5  # seconds that a program has for its first steps, before anything is compiled
+_LAST_WAIT = 60.0  # seconds for a plan that is broken off
 
 
 class Builder:
@@ -53,7 +56,11 @@ class Builder:
 
     def stop(self, timeout: float) -> None:
         """Ends the thread after the plan that it makes, if that takes no longer than `timeout`
-        seconds."""
+        seconds, or else within the plan.
+
+        A thread that comes back from C++ to an interpreter that is going down aborts the process.
+        It has low priority, so on a busy machine a plan may take any time.
+        """
         with self.changed:
             self.stopped = True
             self.changed.notify_all()
@@ -64,7 +71,16 @@ class Builder:
             backend = device.backend()
             if backend is not None:
                 backend.stop()
-            self.thread.join(timeout)
+            self._break_off(self.thread)
+
+    def _break_off(self, thread: threading.Thread) -> None:
+        deadline = time.monotonic() + _LAST_WAIT
+        while thread.is_alive() and time.monotonic() < deadline:
+            # Python raises it between two steps of the thread's code. What catches everything
+            # there may catch it, so it comes again. Threads end by SystemExit without a word.
+            identifier = ctypes.c_ulong(thread.ident or 0)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(identifier, ctypes.py_object(SystemExit))
+            thread.join(0.05)
 
     def forget(self) -> None:
         """After a fork: the thread is gone, and whose plan it owed may ask again."""
@@ -94,6 +110,8 @@ class Builder:
                     plan_window(window)
             except BaseException:  # such as an interrupt: who waits is not left waiting
                 window.finish()
+                if self.stopped:  # which broke it off
+                    return
                 log.exception("a plan was not made")
             with self.changed:
                 # Where nothing came of it, it may have been asked for again by now: it stays.
