@@ -216,3 +216,18 @@ def test_no_classes(sizes: tuple[int, ...], reduction: int) -> None:
             for run in (op, graph):
                 with pytest.raises(IndexError):
                     _ = run(held[0], torch.zeros_like(held[1]), held[2], reduction, -7)[0].cpu()
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_losses_of_labels_add_up_what_is_above_0(reduction: str) -> None:
+    """Of rows with NaN and infinities the CPU adds up what comes within the margin."""
+    x = torch.tensor([*SPECIAL[:3], 0.5, 2.0]).expand(5, 5).tril(1).contiguous()
+    target = torch.tensor([[3, 0, -1, 1, 1], [0, 1, 2, 3, 4], [-1, 0, 0, 0, 0]])[[0, 0, 1, 2, 0]]
+
+    def losses(x: torch.Tensor) -> torch.Tensor:
+        return F.multilabel_margin_loss(x, target.to(x.device), reduction=reduction)
+
+    expected = losses(x)
+    with executing("compiled"):
+        for _ in range(3):
+            assert_same(losses(x.to("tenon")), expected, rtol=1e-6, atol=1e-6)
