@@ -255,6 +255,22 @@ def test_a_setting_that_changes_in_the_middle_of_a_window() -> None:
             assert_same(result, w, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("tensors", [1, 2])
+def test_what_asks_for_inference_mode_finds_it(tensors: int) -> None:
+    op = [torch.ops.aten._fw_primal_copy, torch.ops.aten._make_dual_copy][tensors - 1]
+    for turn in turns(4):
+        with torch.inference_mode():
+            x = torch.arange(3.0).to("tenon") + turn
+            out = torch.zeros(3).to("tenon")
+            copy = op(*[x] * tensors, 0)
+            assert op.out(*[x] * tensors, 0, out=out) is out
+            x.add_(1)
+            assert copy.is_inference()
+            assert_same([copy, out], [torch.arange(3.0) + turn] * 2)
+    with pytest.raises(RuntimeError, match="inference mode"):
+        op(*[torch.ones(3).to("tenon")] * tensors, 0)
+
+
 def test_a_dispatch_mode_sees_its_own_calls_only() -> None:
     for turn in turns(4):
         x = (torch.rand(5) + turn).to("tenon")

@@ -235,3 +235,18 @@ def test_results_of_other_dimensions_and_dtypes_than_the_rules_say(caplog: Any) 
         for _ in range(3):
             assert_same(aten.addmv(*(x.to("tenon") for x in given)), aten.addmv(*given))
     assert not [r for r in caplog.records if r.name.startswith("torch_tenon")]
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_losses_of_labels_add_up_what_is_above_0(reduction: str) -> None:
+    """Of rows with NaN and infinities the CPU adds up what comes within the margin."""
+    x = torch.tensor([*SPECIAL[:3], 0.5, 2.0]).expand(5, 5).tril(1).contiguous()
+    target = torch.tensor([[3, 0, -1, 1, 1], [0, 1, 2, 3, 4], [-1, 0, 0, 0, 0]])[[0, 0, 1, 2, 0]]
+
+    def losses(x: torch.Tensor) -> torch.Tensor:
+        return F.multilabel_margin_loss(x, target.to(x.device), reduction=reduction)
+
+    expected = losses(x)
+    with executing("compiled"):
+        for _ in range(3):
+            assert_same(losses(x.to("tenon")), expected, rtol=1e-6, atol=1e-6)

@@ -97,14 +97,19 @@ class _Window:
         """Finds the last call that uses each slot, and how many read what call k left there."""
         writer: dict[int, int] = {}
         for k, (name, _, arguments, results) in enumerate(self.calls):
-            schema = variants.overload(name)._schema.arguments
+            op = variants.overload(name)
+            schema = op._schema.arguments
             for a, x in zip(schema, arguments, strict=True):
                 for _, n, *_ in _tensors(x):
                     self.slots[n].last = max(self.slots[n].last, k)
                     if n in writer and not variants.is_out(a):
                         key = writer[n], n
                         self.users[key] = self.users.get(key, 0) + 1
-            written = [x for a, x in zip(schema, arguments, strict=True) if variants.is_written(a)]
+            written = [
+                x
+                for a, x in zip(schema, arguments, strict=True)
+                if variants.is_written(a) and not variants.is_left(op, a.name)
+            ]
             written += _mutated(name, arguments)
             for x in [*results, *written]:
                 writer |= {n: k for _, n, *_ in _tensors(x)}
@@ -172,9 +177,10 @@ class _Window:
         if variants.known_of(functional).of_memory:
             given[schema[0].name] = self._memory(arguments[0])
         targets = [arguments[i] for i in outs + [i for i in written if i not in outs]]
+        left = [arguments[i] for i in written if variants.is_left(op, schema[i].name)]
         in_place = written == [0] and variants.known_of(functional).partial
         changes = self.slots[arguments[0][1]] if in_place else None
-        self._run(functional, given, results, targets, bool(written), changes)
+        self._run(functional, given, results, targets, bool(written), changes, left)
 
     def _call_in_place(self, op: Any, arguments: list[Any], results: list[Any]) -> None:
         """An op that writes arguments where its functional variant does not tell what these become:
@@ -229,9 +235,11 @@ class _Window:
         targets: list[Any],
         into: bool,
         changes: Contents | None = None,
+        left: Sequence[Any] = (),
     ) -> None:
-        """Runs a functional op, whose results are new tensors and then what `targets` become; with
-        `into` the dtypes of those are the op's business."""
+        """Runs a functional op, whose results are new tensors and then what `targets` become, but
+        for those of them that are `left` as they are. With `into` the dtypes of the targets are the
+        op's business."""
         fresh = [r for r in results if r is None or r[0] != "argument"]
         metas = [m for t in [*fresh, *targets] for m in _metas(t)]
         if metas and all(m is not None and product(m.sizes) == 0 for m in metas):
@@ -240,20 +248,22 @@ class _Window:
         found = self.builder.lower(op, positional, keywords, metas, into, changes)
         values = found if len(op._schema.returns) != 1 else [found]
         # A call gives the tensors of a list among its results one by one.
-        left = iter([v for x in values for v in (x if isinstance(x, list | tuple) else [x])])
+        one = iter([v for x in values for v in (x if isinstance(x, list | tuple) else [x])])
 
         def value_of(t: Any) -> Any:
-            return [next(left) for _ in t[1]] if _is_list(t) else next(left)
+            return [next(one) for _ in t[1]] if _is_list(t) else next(one)
 
         for r in fresh:
             self._take(r, value_of(r))
-        changed = [value_of(t) for t in targets]
-        written = Counter(n for t in targets for _, n, *_ in _tensors(t))
+        changed = [(t, value_of(t)) for t in targets]
+        changed = [(t, value) for t, value in changed if not any(t is x for x in left)]
+        written = Counter(n for t, _ in changed for _, n, *_ in _tensors(t))
         if max(written.values(), default=0) > 1:
-            for value in tree_leaves(changed):  # computed before the first of them is written
+            # Computed before the first of them is written.
+            for value in tree_leaves([v for _, v in changed]):
                 if isinstance(value, Value):
                     self.program.realise(value)
-        for t, value in zip(targets, changed, strict=True):
+        for t, value in changed:
             self._write(t, value)
 
     def _argument(self, x: Any) -> Any:

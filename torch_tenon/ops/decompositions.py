@@ -34,6 +34,13 @@ def decomposition(op: str) -> Callable[[F], F]:
     return enter
 
 
+for _op in (aten._fw_primal_copy.default, aten._make_dual_copy.default):
+    # PyTorch's composition, in the mode that the call was made in.
+    decomposition(_op._schema.name)(
+        functools.partial(_op._op_dk, torch._C.DispatchKey.CompositeExplicitAutogradNonFunctional)
+    )
+
+
 # Recurrent cells. torch.nn's LSTM and GRU use the fused ops on any device but the CPU, with the two
 # matmuls outside: batch N, hidden size H, gates side by side in the second dimension. The forward
 # returns a workspace, laid out as PyTorch's fused kernels (RNN.cu in ATen) have it; a GRU's

@@ -166,7 +166,8 @@ def multilabel_margin_loss_forward(
     x: Tensor, target: Tensor, reduction: int
 ) -> tuple[Tensor, Tensor]:
     """The loss of each row (N, classes) for its labels, which the first -1 ends, and which classes
-    these are. PyTorch's decomposition takes what comes after the -1 for the first class."""
+    these are. PyTorch's decomposition takes what comes after the -1 for the first class. The CPU's
+    kernel adds up only what is above 0, and no NaN."""
     rows, labels = torch.atleast_2d(x), torch.atleast_2d(target)
     classes = rows.shape[1]
     place = torch.arange(classes, device=x.device)
@@ -175,8 +176,8 @@ def multilabel_margin_loss_forward(
     is_label = place < end
     score = rows.gather(1, torch.where(is_label, labels, 0))
     is_target = (place == torch.where(is_label, labels, -1).unsqueeze(-1)).any(1)
-    margins = (1 - score.unsqueeze(-1) + rows.unsqueeze(1)).clamp_min(0)
-    counts = is_label.unsqueeze(-1) & ~is_target.unsqueeze(1)
+    margins = 1 - score.unsqueeze(-1) + rows.unsqueeze(1)
+    counts = is_label.unsqueeze(-1) & ~is_target.unsqueeze(1) & (margins > 0)
     losses = torch.where(counts, margins, 0).sum((1, 2)) / classes
     if reduction:
         losses = losses.mean() if reduction == 1 else losses.sum()

@@ -18,6 +18,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from torch_tenon.ops import manifest
 
+# The key of variants that PyTorch's generator makes of another variant.
+_MADE_OF_ANOTHER = "CompositeExplicitAutograd"
 _FACTORY_OPTIONS = ("dtype", "layout", "device", "pin_memory")
 
 
@@ -158,7 +160,7 @@ def _derived_kernel(
         # have another default.
         named |= {a.name: value for a, value in zip(arguments, given, strict=False)}
         values = {a.name: named.get(a.name, a.default_value) for a in arguments}
-        targets = [named.get(name) for name in written]
+        targets = [None if is_left(variant, name) else named.get(name) for name in written]
         positional = [values[a.name] for a in arguments if not a.kwarg_only]
         keywords = {a.name: values[a.name] for a in arguments if a.kwarg_only}
         if options:
@@ -259,6 +261,21 @@ def is_written(argument: torch.Argument) -> bool:
 def is_out(argument: torch.Argument) -> bool:
     """Whether what it is given there is only written: an `out=`."""
     return argument.kwarg_only and is_written(argument)
+
+
+@functools.cache
+def is_left(op: OpOverload, name: str) -> bool:
+    """Whether an op leaves an argument as it is, though its schema says that it writes it.
+
+    PyTorch's generator makes an `out=` variant of the functional op. Such a variant copies into
+    `out` alone, and what is written beside it gets nothing.
+    """
+    schema = op._schema.arguments
+    return (
+        any(is_out(a) for a in schema)
+        and any(a.name == name and is_written(a) and not is_out(a) for a in schema)
+        and torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), _MADE_OF_ANOTHER)
+    )
 
 
 def _written(op: OpOverload) -> list[torch.Argument]:
