@@ -352,6 +352,8 @@ static int32_t load(
     tenon_status *status) {
   lock();
   *kernel = ++kernels;
+  is_unloaded[kernels % MOST] = 0; /* the one that had its place */
+  used[kernels % MOST] = 0;
   unlock();
   return TENON_OK;
 }
