@@ -175,7 +175,7 @@ void bind_plans(py::module_& m) {
           "outputs and the `written` inputs go back.");
   m.def("note_room", &note_room, "A window ran so many seconds, and left the builder a processor.");
   m.def("need_no_room", &need_no_room, "The builder does not work for this process.");
-  m.def("threads_beside_builder", &threads_beside_builder, "Of a plan's run; 0: all.");
+  m.def("threads_beside_builder", &threads_beside_builder, "Of what runs now; 0: all.");
   py::class_<Pace>(m, "Pace", "How many threads share the loops of a plan (execute/run_threads.h).")
       .def(py::init<bool>(), py::arg("sized") = false)
       .def("halvings", &Pace::halvings, "For the next run: how often the threads are to be halved.")

@@ -61,7 +61,9 @@ def trilinear(
     if {x.dtype, y.dtype, z.dtype} != {x.dtype} or not x.is_floating_point():
         return NotImplemented
     rank = x.dim() + len(x1)
-    lacks = (x1, y1, z1)
+    lacks, sums = (x1, y1, z1), {d % rank for d in sumdim if rank}
+    if any(d < 0 for dims in lacks for d in dims):
+        return NotImplemented
     own = [[d for d in range(rank) if d not in dims] for dims in lacks]
     sizes: dict[int, int] = {}
     for t, dims in zip((x, y, z), own, strict=True):
@@ -69,7 +71,7 @@ def trilinear(
             return NotImplemented
     if len(sizes) < rank:
         return NotImplemented
-    result = [d for d in range(rank) if d not in sumdim]
+    result = [d for d in range(rank) if d not in sums]
     if len(result) == rank:
         x, y, z = (
             functools.reduce(torch.unsqueeze, dims, t)

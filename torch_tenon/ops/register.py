@@ -65,7 +65,8 @@ def register_ops(target: Target) -> None:
                 _library.impl(variants.overload(op), kernel, _COMPOSITE.name)
     narrow_steps.register(_library)
     count = _C.register_reference_kernels()
-    # PyTorch has one kernel for all devices of these, which is not the best for this one.
+    # PyTorch has one kernel for all devices of these, in other ops. They are recorded as one op.
+    # Those that take tensors of the host as well are no calls of one device, and stay PyTorch's.
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     for op in manifest.names_with("route", "fallback"):
         mixed = bool(entries[op].host_arguments)
