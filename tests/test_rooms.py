@@ -32,6 +32,7 @@ EXCEPTIONS = {
     ("compiler/wire/calls.py", "op_sizes.h"): "the core's, whose numbers of kinds it repeats",
     ("compiler/wire/plans.py", "plan.h"): "the core's, whose numbers of kinds it repeats",
     ("compiler/wire/windows.py", "threads"): "a window's own, which whoever plans it sets",
+    ("frontends/eager.py", "plan_store.h"): "the core's, whose flag of a place it repeats",
     ("ops/lowerings/linear.py", "_for_cpu"): "a part of an op's name, which PyTorch has given it",
 }
 

@@ -1,6 +1,6 @@
 """Recurrent layers in traced graphs: PyTorch's compositions of them.
 
-Layers of eager code are kernels of C++ (targets/cpu/csrc/recurrent.cpp), one call for all steps or
+Layers of eager code are kernels of the target's (recurrent.cpp), one call for all steps or
 the steps one by one, by their data's dtype and gradients. Neither is what a trace can look into.
 """
 
