@@ -41,7 +41,7 @@ def test_the_second_process_runs_by_plan_from_its_second_step_on(cache: Path) ->
 @pytest.mark.slow
 def test_the_second_process_knows_sizes_that_the_first_has_not_seen(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    run(cache, TENON_BUILDER="thread", WAITS="1", SIZES="1", STEPS="14")
+    run(cache, TENON_BUILDER="thread", TENON_PLAN="all", WAITS="1", SIZES="1", STEPS="14")
     assert list((cache / "plans").glob("*.sizes"))
     second = run(cache, TENON_BUILDER="thread", SIZES="2", STEPS="10")
     for step in range(1, 10):

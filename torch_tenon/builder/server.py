@@ -11,8 +11,9 @@ structure. Without a structure it is news of a window that was asked for, and wi
 somebody who wants to hear when nothing is left to do. The answer is a header with 1 for a plan, or
 the reason why there is none, that lies in a file now, with 2 for a failure that may pass (a disk
 that is full, a compiler that was killed), and with 0 for neither; its seconds are those that a plan
-takes for each call. An answer with the number ALIVE says only that plans are still being made: a
-process that hears nothing for long takes the builder for stopped.
+takes for each call. An answer with the number ALIVE says only that the builder is ready, with
+nothing of its own left to do, or that plans are still being made: a process that hears nothing for
+long takes the builder for stopped.
 
 Only processes of the builder's own user are heard: a structure names code, and a plan is run.
 """
@@ -22,13 +23,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import logging
+import math
 import os
 import resource
 import selectors
 import socket
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,7 +64,7 @@ class Client:
 
     connection: socket.socket
     received: bytearray = field(default_factory=bytearray)
-    told: float = 0.0  # when it last heard that the builder works
+    told: float = -math.inf  # when it last heard that the builder works
 
     def requests(self) -> list[tuple[int, float, bytes]]:
         """Those that have arrived as a whole: number, seconds, structure. Raises ValueError where
@@ -92,7 +94,7 @@ class Client:
                 self.connection.shutdown(socket.SHUT_RDWR)
 
     def show_life(self) -> None:
-        """Tells, now and then, that a plan of somebody's was made meanwhile."""
+        """Tells, at first and then now and then, that the builder is at work."""
         if time.monotonic() - self.told < SIGN_OF_LIFE:
             return
         self.told = time.monotonic()
@@ -128,7 +130,7 @@ class Server:
     def __init__(
         self, listener: socket.socket, chores: Sequence[Callable[[], object]] = ()
     ) -> None:
-        self.listener, self.chores = listener, chores
+        self.listener, self.chores = listener, list(chores)
         self.selector = selectors.DefaultSelector()
         self.selector.register(listener, selectors.EVENT_READ)
         self.clients: set[Client] = set()
@@ -143,11 +145,11 @@ class Server:
         from torch_tenon.builder.work import collect_garbage, make
 
         collect_garbage()
-        ahead = list(self.chores)
         while True:
-            self._listen(0.0 if self.waiting or ahead else 1.0)
-            if ahead and not self.waiting:
-                ahead.pop(0)()
+            self._listen(0.0 if self.waiting or self.chores else 1.0)
+            if self.chores and not self.waiting:
+                self.chores.pop(0)()
+                self._say_ready(self.clients)
                 continue
             if self.waiting:
                 structure = max(self.waiting, key=self.value)
@@ -181,6 +183,12 @@ class Server:
         elif who in self.asked:
             self.waiting[self.asked[who]][who] = seconds
 
+    def _say_ready(self, clients: Iterable[Client]) -> None:
+        """Tells that from now on the builder uses a processor for plans alone."""
+        if not self.chores:
+            for client in clients:
+                client.show_life()
+
     def _listen(self, timeout: float) -> None:
         """Hears all that is there; who has connected may have asked already."""
         while ready := self.selector.select(timeout):
@@ -203,6 +211,7 @@ class Server:
         client = Client(connection)
         self.clients.add(client)
         self.selector.register(connection, selectors.EVENT_READ, client)
+        self._say_ready([client])
 
     def _hear(self, client: Client) -> None:
         try:

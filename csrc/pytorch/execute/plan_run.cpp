@@ -205,7 +205,7 @@ void PlanRun::execute(const std::function<void(size_t)>& released) {
     const SegmentsStay until_all_is_enqueued(device_.index());
     return run_->execute();
   }
-  run_paced(plan_.pace(), bytes_made(), builder_works(), [this] { run_->execute(); });
+  run_paced(plan_.pace(), bytes_made(), [this] { run_->execute(); });
 }
 
 // What a run of a compiled graph gives back: tensors over the memory of its slots.

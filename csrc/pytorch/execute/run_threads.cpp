@@ -264,7 +264,7 @@ void need_no_room() {
 }
 
 int threads_beside_builder() {
-  return builder_loads() || builder_works() ? fewer_threads() : 0;
+  return builder_works() ? fewer_threads() : 0;
 }
 
 TimedRun::TimedRun(int threads, bool builder_works)
@@ -279,15 +279,15 @@ double TimedRun::finish(bool left) {
   return seconds;
 }
 
-void run_paced(Pace& pace, double bytes, bool builder_works, c10::function_ref<void()> run) {
+void run_paced(Pace& pace, double bytes, c10::function_ref<void()> run) {
   // 0: what the pace says, and only such runs are noted.
-  const int beside_builder = builder_works ? fewer_threads() : 0;
+  const bool works = builder_works();
+  const int beside_builder = works ? fewer_threads() : 0;
   const int halvings = beside_builder > 0 ? 0 : pace.halvings(omp_get_max_threads());
   const int fewer = halvings > 0 ? threads_after(halvings) : 0;
-  TimedRun timed(beside_builder > 0 ? beside_builder : fewer, builder_works);
+  TimedRun timed(beside_builder > 0 ? beside_builder : fewer, works);
   run();
-  // With all threads it might be much shorter.
-  const double seconds = timed.finish(/*left=*/false);
+  const double seconds = timed.finish(/*left=*/beside_builder > 0);
   if (beside_builder == 0)
     pace.note(halvings, seconds, bytes);
 }

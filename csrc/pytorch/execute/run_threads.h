@@ -72,12 +72,9 @@ class Pace {
   static constexpr int64_t kFirst = 4;
 };
 
-// Whether the builder owes this process a plan. windows/builder.cpp answers, and takes in now and
-// then what the builder has said.
+// Whether the builder takes a processor: it owes this process a plan, or was started just now and
+// gets ready. windows/builder.cpp answers, and takes in now and then what the builder has said.
 bool builder_works();
-
-// Whether it was started just now, and takes a processor to load the compiler.
-bool builder_loads();
 
 // How many threads leave a processor to others; 0: as many as there are do.
 int fewer_threads();
@@ -87,7 +84,7 @@ void note_room(double seconds, bool left);
 // Nobody needs room now.
 void need_no_room();
 
-// The threads of what runs while the builder loads, or makes plans for this process; 0: all.
+// The threads of what runs while the builder works; 0: all.
 int threads_beside_builder();
 
 // A run that is timed, on so many threads while it lives; 0: all. One that raises is not timed.
@@ -105,6 +102,6 @@ class TimedRun {
 
 // Runs a plan, which makes so many bytes, with the threads of its pace, or those that the builder
 // leaves it.
-void run_paced(Pace& pace, double bytes, bool builder_works, c10::function_ref<void()> run);
+void run_paced(Pace& pace, double bytes, c10::function_ref<void()> run);
 
 }  // namespace tenon

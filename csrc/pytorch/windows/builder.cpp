@@ -27,8 +27,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kMostStarts = 4;
-// What a new one takes to load the compiler, on a processor of its own.
-constexpr auto kLoading = std::chrono::milliseconds(600);
+// In which a new one has loaded the compiler, and has said so.
+constexpr auto kLoading = std::chrono::milliseconds(1500);
 constexpr int kMostLost = 4;  // connections that ended without an answer
 constexpr auto kTryAgain = std::chrono::milliseconds(20);
 constexpr auto kStarting = std::chrono::seconds(20);  // after which it is taken for dead
@@ -72,7 +72,7 @@ struct Connection {
   std::atomic<bool> works{false};  // is any asked?
   std::atomic<Clock::time_point> listened{Clock::time_point{}};
   std::atomic<double> seconds_per_call{kSecondsPerCall};
-  std::atomic<Clock::time_point> loaded{Clock::time_point{}};  // once it is, by what that takes
+  std::atomic<bool> loads{false};  // is it new, and has not said yet that it is ready?
 };
 
 Connection& connection() {
@@ -83,6 +83,7 @@ void disconnect(Connection& c) {
   if (c.fd >= 0)
     close(c.fd);
   c.fd = -1;
+  c.loads = false;
   c.out.clear();
   c.in.clear();
 }
@@ -108,7 +109,7 @@ bool start(Connection& c) {
     return false;
   ++c.starts;
   c.started = c.heard = Clock::now();
-  c.loaded = c.started + kLoading;
+  c.loads = true;
   const auto log = c.socket + ".log";
   if (const int standby = std::exchange(c.standby, -1); standby >= 0) {
     const bool is_awake = wake_builder_process(standby, c.socket, log);
@@ -149,8 +150,10 @@ void send_requests(Connection& c, Answers& answers) {
 
 // False for what no builder says.
 bool take_answer(Connection& c, const Header& header, Answers& answers) {
-  if (header.number == kAlive)
+  if (header.number == kAlive) {
+    c.loads = false;
     return true;
+  }
   const auto found = c.asked.find(header.number);
   if (found == c.asked.end() || header.size > kFailedForNow)
     return false;
@@ -197,7 +200,8 @@ Answers exchange(Connection& c) {
     c.gone = false;
     c.owner = getpid();
   }
-  if (c.asked.empty())
+  c.loads = c.loads && Clock::now() - c.started < kLoading;
+  if (c.asked.empty() && !c.loads)
     return answers;
   if (c.fd < 0 && !reach(c)) {
     c.gone = true;
@@ -325,23 +329,12 @@ bool builder_runs() {
 
 bool builder_works() {
   auto& c = connection();
-  if (!c.works)
+  if (!c.works && !c.loads)
     return false;
   // Who waits for a plan listens. The windows that were asked for may never come again, though.
   if (Clock::now() - c.listened.load(std::memory_order_relaxed) >= kListen)
     hear_builder();
-  return c.works;
-}
-
-bool builder_loads() {
-  auto& loaded = connection().loaded;
-  const auto until = loaded.load(std::memory_order_relaxed);
-  if (until == Clock::time_point{})
-    return false;
-  if (Clock::now() < until)
-    return true;
-  loaded = Clock::time_point{};
-  return false;
+  return c.works || c.loads;
 }
 
 double seconds_for_plan(size_t calls) {

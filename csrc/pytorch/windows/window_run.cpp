@@ -394,7 +394,7 @@ WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) 
       return {ran.library_seconds, 1 + static_cast<double>(direct_calls_before()) / calls};
     };
     if (waiting)
-      run_timed(waiting->cost, plans_mutex(), builder_works(), run);
+      run_timed(waiting->cost, plans_mutex(), run);
     else
       ran = by_reference();
   } else if (verifies) {

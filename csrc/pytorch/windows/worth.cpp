@@ -2,13 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdint>
-#include <ctime>
-#include <utility>
 
 #include "execute/run_threads.h"
-#include "runtime/queue.h"
-#include "runtime/threads.h"
 
 namespace tenon {
 namespace {
@@ -25,40 +20,6 @@ constexpr double kSlower = 1.1;
 
 std::atomic<bool> g_plan_all{false};
 
-// The part of its time in which the program keeps all processors busy, of the last seconds; 1: it
-// has hardly begun. A thread that waits for the next part of a loop is busy for some milliseconds.
-class Busy {
- public:
-  double part() {
-    const auto now = Sample::now();
-    if (now.wall - middle_.wall > kHalf)
-      first_ = std::exchange(middle_, now);
-    const double seconds = now.wall - first_.wall;
-    if (seconds < kLeast)
-      return 1;
-    const double others = usable_processors() - 1;
-    return std::clamp((now.processors - first_.processors) / seconds - others, 0.0, 1.0);
-  }
-
- private:
-  struct Sample {
-    double wall, processors;  // seconds of all threads
-    static Sample now() {
-      timespec used{};
-      clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
-      return {host_seconds(), static_cast<double>(used.tv_sec) + 1e-9 * used.tv_nsec};
-    }
-  };
-  static constexpr double kHalf = 2, kLeast = 0.05;
-  Sample first_ = Sample::now(), middle_ = first_;
-};
-
-// From the first window on; guarded as the windows are.
-Busy& program() {
-  static Busy instance;
-  return instance;
-}
-
 }  // namespace
 
 ReferenceCost part_of(const ReferenceCost& any_sizes, double part) {
@@ -72,14 +33,11 @@ double saving_beside_any_sizes(double seconds) {
 }
 
 double price_of(double of_plan) {
-  return of_plan * std::max(kShareOfCost, program().part());
+  return kShareOfCost * of_plan;
 }
 
 bool pays(const ReferenceCost& cost, double of_plan) {
-  if (g_plan_all)
-    return true;
-  const double saving = cost.saving();
-  return saving >= kShareOfCost * of_plan && saving >= price_of(of_plan);
+  return g_plan_all || cost.saving() >= price_of(of_plan);
 }
 
 void set_plan_all(bool all) {
@@ -103,14 +61,10 @@ bool is_news(const ReferenceCost& cost) {
   return cost.saving() > kNews * cost.told;
 }
 
-void run_timed(
-    ReferenceCost& cost,
-    std::mutex& mutex,
-    bool builder_works,
-    c10::function_ref<ReferenceSeconds()> run) {
-  program();
-  const int fewer = builder_works ? fewer_threads() : 0;
-  TimedRun timed(fewer, builder_works);
+void run_timed(ReferenceCost& cost, std::mutex& mutex, c10::function_ref<ReferenceSeconds()> run) {
+  const bool works = builder_works();
+  const int fewer = works ? fewer_threads() : 0;
+  TimedRun timed(fewer, works);
   const auto [library, runs] = run();
   const double seconds = timed.finish(/*left=*/fewer > 0);
   const std::lock_guard<std::mutex> lock(mutex);

@@ -1,13 +1,9 @@
 // What a window's runs by reference cost, and whether a plan would pay.
 //
 // Nobody knows how often a window will come again: as often as it came until now is the guess that
-// is wrong by the least. So a plan is asked for once the runs so far have cost as much as the
-// program loses while it is made, and the builder makes those first that would save the most.
-//
-// The builder needs a processor. A program that leaves one idle loses next to nothing. One that
-// keeps all of them busy loses two fifths of the time that the builder takes (a GPT and a table's
-// statistics, on two processors). A plan saves two fifths of what its window costs without it. So
-// such a program asks for a plan once its window has cost what the plan will.
+// is wrong by the least. So a plan is asked for once the runs so far have cost a part of what it
+// takes the builder, and the builder makes those first that would save the most. The part is small:
+// the builder leaves the processors to the program, and the next process finds the plans as well.
 //
 // A plan may take longer than the window's calls one by one, where the library's kernel for an op
 // is much better than what is generated. So once a plan has run for a while, its window runs by
@@ -76,10 +72,6 @@ struct ReferenceSeconds {
 // when its last thread does, and that has to wait for the builder's turn. The builder would wait
 // too, ten times as long as its work takes, and all that while nothing is fused: that costs more
 // than a thread less does, even where caches are such that a window takes three times as long.
-void run_timed(
-    ReferenceCost& cost,
-    std::mutex& mutex,
-    bool builder_works,
-    c10::function_ref<ReferenceSeconds()> run);
+void run_timed(ReferenceCost& cost, std::mutex& mutex, c10::function_ref<ReferenceSeconds()> run);
 
 }  // namespace tenon
