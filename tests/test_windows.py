@@ -127,6 +127,21 @@ def test_a_short_loop_has_windows_of_one_structure(period: int, no_plan_in_work:
     torch.testing.assert_close(x.cpu(), rounds(copy[:8000], 4000 // period))
 
 
+@needs.plans
+def test_a_read_ends_the_window_also_where_it_needs_none(no_plan_in_work: None) -> None:
+    """Rounds that end with a read have windows of whole rounds, wherever the first ones began."""
+    ready = torch.ones(1, device="tenon") * 2
+    assert ready.item() == 2
+    x = torch.randn(6, device="tenon")
+    for _ in range(3):  # the first time it runs at once
+        y = x * 1.5
+        before = plan_counts()
+        assert ready.item() == 2
+        after = plan_counts()
+    assert sum(after[k] - before[k] for k in ("hits", "reference")) == 1
+    torch.testing.assert_close(y.cpu(), x.cpu() * 1.5)
+
+
 @pytest.mark.slow
 def test_a_window_holds_no_more_than_eager_code_would(no_plan_in_work: None) -> None:
     """The input and the result of each layer, beside the weights; what died is let go of, though

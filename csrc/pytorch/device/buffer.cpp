@@ -132,8 +132,11 @@ void settle(Buffer& buffer, Access access) {
   const bool writes = access != Access::read && touching == CommitReason::host_read;
   ProfiledWait waits(name_of(writes ? CommitReason::host_write : touching), buffer.device);
   // What reads it may still run while it is read.
-  if (!commit_uses(buffer, /*writes_alone=*/access == Access::read, touching))
+  if (!commit_uses(buffer, /*writes_alone=*/access == Access::read, touching)) {
     waits.cancel();  // what was submitted before is waited for below
+    if (access == Access::read && touching == CommitReason::host_read)
+      end_window_at_read(buffer.device);
+  }
   Submission submission = 0;
   std::shared_ptr<Failure> failure;
   {

@@ -46,6 +46,12 @@ void refuse_in_capture(std::string_view what);
 // Submits the windows that use a buffer, or those alone that write it; false: there were none.
 bool commit_uses(Buffer& buffer, bool writes_alone, CommitReason reason);
 
+// The host reads what needs no window: the calling thread's own ends all the same. A loop that
+// reads at its end has windows of whole rounds then, wherever they began. They began where the
+// first call of a process had ended one, otherwise, and the next process, where no call is a first
+// one, had other windows and none of the plans.
+void end_window_at_read(c10::DeviceIndex device);
+
 // Enqueues a copy from the host to a buffer's memory, behind everything else that touches it.
 // `replaces`: all that it held, so an error that it had is gone. `keeps` is what the host's memory
 // lives by until then.

@@ -289,6 +289,12 @@ void commit_stream(c10::Stream stream, CommitReason reason) {
     submit(*recorder, reason);
 }
 
+void end_window_at_read(c10::DeviceIndex device) {
+  const auto recorder = find_own(device, current_stream_id(device));
+  if (recorder && !recorder->captured)
+    submit(*recorder, CommitReason::host_read);
+}
+
 void raise_unseen(c10::DeviceIndex device) {
   for (const auto& recorder : t_recorders.own) {
     if (recorder->device != device)
