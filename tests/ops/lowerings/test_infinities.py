@@ -321,3 +321,20 @@ def test_norms_by_infinite_weights(norm: str, dtype: torch.dtype) -> None:
     tolerance = max(1e-5, 4 * torch.finfo(dtype).eps)
     given = [*vectors, *(y.to(dtype) for y in layouts)]
     same_by_plans(compute, *given, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gelu_of_infinity(approximate: str, dtype: torch.dtype) -> None:
+    """It is NaN where the host's kernel is oneDNN's, and infinite elsewhere."""
+    ends = torch.tensor([inf, -inf, nan, 0.0, -0.0, 1.5, 6e4, -6e4], dtype=dtype)
+    x = ends.repeat(6, 5)
+
+    def compute(x: Tensor) -> list[Tensor]:
+        some = [x, x.t(), x[:, ::2], x[:, :20], x[:1, :1], x[0, 0], x.view(2, 3, 8, 5).mT]
+        found = [F.gelu(part, approximate=approximate) for part in some]
+        return [*found, F.gelu(x + x, approximate=approximate)]
+
+    tolerance = max(1e-5, 2 * torch.finfo(dtype).eps)
+    same_by_plans(compute, x, rtol=tolerance, atol=tolerance)
+    same_by_plans(compute, x, rtol=tolerance, atol=tolerance, dynamic=True)
