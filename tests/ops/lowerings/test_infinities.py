@@ -338,3 +338,18 @@ def test_gelu_of_infinity(approximate: str, dtype: torch.dtype) -> None:
     tolerance = max(1e-5, 2 * torch.finfo(dtype).eps)
     same_by_plans(compute, x, rtol=tolerance, atol=tolerance)
     same_by_plans(compute, x, rtol=tolerance, atol=tolerance, dynamic=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_means_of_complex_numbers_that_are_no_numbers(dtype: torch.dtype) -> None:
+    """A sum is divided by a complex number, so that each part has to do with the other."""
+    ends = torch.tensor([nan, inf, -inf, 0.0, -0.0, 1.0, -2.5], dtype=dtype.to_real())
+    a, b = torch.meshgrid(ends, ends, indexing="ij")
+
+    def compute(a: Tensor, b: Tensor) -> list[Tensor]:
+        x = torch.complex(a, b).view(-1, 1)
+        y = torch.cat([x, torch.ones_like(x), x / 2], 1)
+        found = [y.mean(1), x.mean(1), y.mean(), y[-3:].mean((0, 1)), y.mean(1, keepdim=True)]
+        return [torch.view_as_real(t) for t in found]
+
+    same_by_plans(compute, a, b, rtol=1e-6)
