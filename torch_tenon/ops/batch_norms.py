@@ -38,9 +38,13 @@ def as_on_the_cpu(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
             return found
         result, *saved = found
         vectors = [given.get(name) for name in ("weight", "bias", "running_mean", "running_var")]
+        wide = get_computation_dtype(x.dtype)
         if _lie_densely(x, vectors):
-            mean, scale = saved[:2] if training else _moving(given)
+            mean, scale = saved[:2] if training else _moving(given, wide)
             result = _normalized(x, mean, scale, weight, bias)
+        elif x.dtype.itemsize == 2 and all(v is None or v.dtype is x.dtype for v in vectors):
+            mean, scale = (v.to(x.dtype) for v in saved[:2]) if training else _moving(given, x.dtype)
+            result = _in_steps(x, mean, scale, weight, bias)
         return result, *_as_saved(op, given, training, saved)
 
     return run
@@ -68,10 +72,9 @@ def _lie_densely(x: Tensor, vectors: Sequence[Tensor | None]) -> bool:
     )
 
 
-def _moving(given: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """The moving mean, and the inverse of the deviation, in what the kernel computes in."""
-    wide = get_computation_dtype(given["input"].dtype)
-    mean, variance = (given[name].to(wide) for name in ("running_mean", "running_var"))
+def _moving(given: dict[str, Any], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The moving mean, and the inverse of the deviation, computed in a dtype."""
+    mean, variance = (given[name].to(dtype) for name in ("running_mean", "running_var"))
     return mean, 1 / torch.sqrt(variance + given["eps"])
 
 
@@ -104,6 +107,18 @@ def _as_saved(op: Any, given: dict[str, Any], training: bool, saved: list[Any]) 
         moving = given["running_mean"], given["running_var"]
         saved[-2:] = (new.to(old.dtype) for new, old in zip(saved[-2:], moving, strict=True))
     return saved
+
+
+def _in_steps(
+    x: Tensor, mean: Tensor, scale: Tensor, weight: Tensor | None, bias: Tensor | None
+) -> Tensor:
+    """The same as 16-bit numbers of which each step is rounded."""
+    mean, scale, weight, bias = (
+        None if v is None else v.view(-1, *[1] * (x.dim() - 2)) for v in (mean, scale, weight, bias)
+    )
+    found = (x - mean) * scale
+    found = found if weight is None else found * weight
+    return found if bias is None else found + bias
 
 
 def _in_memory(x: Tensor) -> Tensor:
