@@ -43,7 +43,8 @@ def as_on_the_cpu(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
             mean, scale = saved[:2] if training else _moving(given, wide)
             result = _normalized(x, mean, scale, weight, bias)
         elif x.dtype.itemsize == 2 and all(v is None or v.dtype is x.dtype for v in vectors):
-            mean, scale = (v.to(x.dtype) for v in saved[:2]) if training else _moving(given, x.dtype)
+            rounded = (v.to(x.dtype) for v in saved[:2])
+            mean, scale = rounded if training else _moving(given, x.dtype)
             result = _in_steps(x, mean, scale, weight, bias)
         return result, *_as_saved(op, given, training, saved)
 
@@ -113,12 +114,13 @@ def _in_steps(
     x: Tensor, mean: Tensor, scale: Tensor, weight: Tensor | None, bias: Tensor | None
 ) -> Tensor:
     """The same as 16-bit numbers of which each step is rounded."""
-    mean, scale, weight, bias = (
-        None if v is None else v.view(-1, *[1] * (x.dim() - 2)) for v in (mean, scale, weight, bias)
-    )
-    found = (x - mean) * scale
-    found = found if weight is None else found * weight
-    return found if bias is None else found + bias
+
+    def of_channels(v: Tensor) -> Tensor:
+        return v.view(-1, *[1] * (x.dim() - 2))
+
+    found = (x - of_channels(mean)) * of_channels(scale)
+    found = found if weight is None else found * of_channels(weight)
+    return found if bias is None else found + of_channels(bias)
 
 
 def _in_memory(x: Tensor) -> Tensor:
