@@ -32,6 +32,7 @@ import torch_tenon.ops.optimizer_steps
 import torch_tenon.ops.products
 import torch_tenon.ops.recurrent_layers
 import torch_tenon.ops.upsampling  # noqa: F401  # the entries of all of them
+from torch_tenon.ops import batch_norms
 from torch_tenon.ops.composition_table import COMPOSITIONS, composition
 from torch_tenon.ops.decompositions import DECOMPOSITIONS
 from torch_tenon.ops.lowerings import load_all
@@ -71,8 +72,8 @@ def _all() -> dict[Any, Callable[..., Any]]:
         known = known_of(op)
         if known.decomposition_except:
             table[op] = _not_of(known.decomposition_except, op, function)
-        if known.needs_eps:
-            table[op] = _saved_as_eager(op, _not_without_eps(op, function))
+        if known.batch_norm:
+            table[op] = batch_norms.as_on_the_cpu(op, function)
         if any(a.name == "output_mask" for a in op._schema.arguments):
             table[op] = _as_asked(op, table[op])
     table.update((op, in_steps(op, table[op])) for op in STEPS)
@@ -112,15 +113,6 @@ def other_way(op: Any) -> Callable[..., Any] | None:
     """How an op of a stand-alone program is composed of others, for arguments that its lowering
     does not take."""
     return (_all() | STANDALONE).get(op) or decomposition_table.get(op)
-
-
-def _is_surely(condition: bool | torch.SymBool) -> bool:
-    """Whether a condition holds for all values of the symbols in it."""
-    if isinstance(condition, bool):
-        return condition
-    from torch.fx.experimental.symbolic_shapes import statically_known_true  # SymPy: 0.4 s
-
-    return statically_known_true(condition)
 
 
 def _in_order(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -187,57 +179,6 @@ def _as_asked(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
             return found
         mask = (dict(zip(names, args, strict=False)) | keywords)["output_mask"]
         return tuple(g if asked else None for g, asked in zip(found, mask, strict=True))
-
-    return run
-
-
-def _not_without_eps(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Statistics of batches where something is added to variances: of equal numbers without it the
-    CPU's kernel makes no infinities. Without training it computes a factor and a summand for each
-    channel, of which other infinities and NaN come."""
-    names = [a.name for a in op._schema.arguments]
-
-    def run(*args: Any, **keywords: Any) -> Any:
-        given = dict(zip(names, args, strict=False)) | keywords
-        if not isinstance(given["eps"], int | float) or given["eps"] != 0:
-            return function(*args, **keywords)
-        if given.get("training", "no_" not in op.name()):
-            return NotImplemented
-        x, weight, bias, mean, variance = (given[name] for name in names[:5])
-        factor = variance.rsqrt() if weight is None else weight * variance.rsqrt()
-        summand = -mean * factor if bias is None else bias - mean * factor
-        shape = [-1, *[1] * (x.dim() - 2)]
-        result = (x * factor.view(shape) + summand.view(shape)).to(x.dtype)
-        return result, *function(*args, **keywords)[1:]
-
-    return run
-
-
-def _saved_as_eager(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Statistics of batches as the CPU's kernel saves them: none without training, else in the
-    dtype of the numbers where the weights have that as well. Moving ones keep their dtype, and
-    nothing has none."""
-    names = [a.name for a in op._schema.arguments]
-    trains = "training" not in names and "no_" not in op.name()
-
-    def run(*args: Any, **keywords: Any) -> Any:
-        given = dict(zip(names, args, strict=False)) | keywords
-        x, weight = args[0], given["weight"]
-        training = given.get("training", trains)
-        if training and _is_surely(x.numel() == 0):
-            return NotImplemented
-        found = function(*args, **keywords)
-        if found is NotImplemented:
-            return found
-        result, *saved = found
-        if not training:
-            saved[:2] = x.new_empty(0), x.new_empty(0)
-        elif weight is None or weight.dtype is x.dtype:
-            saved[:2] = saved[0].to(x.dtype), saved[1].to(x.dtype)
-        if "functional" in op.name():
-            moving = given["running_mean"], given["running_var"]
-            saved[-2:] = (new.to(old.dtype) for new, old in zip(saved[-2:], moving, strict=True))
-        return result, *saved
 
     return run
 

@@ -40,7 +40,7 @@ class Entry(NamedTuple):
     at_once: bool = False
     decomposition: str = ""
     decomposition_except: tuple[str, ...] = ()
-    needs_eps: bool = False
+    batch_norm: bool = False
     in_order: bool = False
     traced_whole: bool = False
     lies_as_on_cpu: str = ""

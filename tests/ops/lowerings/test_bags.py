@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.ops.lowerings.by_plan import same_by_plans
+from tests.against_cpu import assert_same, executing
+from tests.ops.lowerings.by_plan import on_tenon, same_by_plans
 
 pytestmark = needs.plans
 
@@ -64,3 +65,26 @@ def test_bags_of_no_rows(mode: str) -> None:
     for dtype in (torch.float32, torch.float64):
         given = torch.empty(0, dtype=torch.int64), torch.zeros(3, dtype=torch.int64)
         same_by_plans(compute, *given, torch.randn(5, 3, dtype=dtype))
+
+
+@pytest.mark.parametrize("forward_only", [False, True])
+@pytest.mark.parametrize("mode", range(3))
+def test_all_results_of_bags(mode: int, forward_only: bool) -> None:
+    """The CPU's sizes of bags are 0 where a sum needs none, and stand for places without maxima."""
+    name = "_embedding_bag_forward_only" if forward_only else "_embedding_bag"
+
+    def compute(i: Tensor, ends: Tensor, *tables: Tensor) -> list[Tensor]:
+        op = getattr(torch.ops.aten, name)
+        found = [
+            op(table, i, ends, False, mode, False, None, last, padding)
+            for table in tables
+            for last in (False, True)
+            for padding in (-1, 1)
+        ]
+        return [t for some in found for t in some[2:]]
+
+    tables = [torch.randn(5, 3, dtype=dtype) for dtype in (torch.float32, torch.float64)]
+    given = [torch.tensor([1, 4, 1, 2, 0, 1]), torch.tensor([0, 2, 2, 5]), *tables]
+    with executing("compiled"):  # a trace has other sizes for what nobody needs
+        for _ in range(3):
+            assert_same(compute(*on_tenon(given)), compute(*given))

@@ -9,6 +9,7 @@ from typing import Any
 import needs
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tests.against_cpu import assert_same, executing
@@ -290,3 +291,65 @@ def test_extremes_of_short_rows(columns: int, dtype: torch.dtype) -> None:
         return [x.amax(1), x.amin(1), *torch.aminmax(x, dim=1), x.max(), x.min()]
 
     same_by_plans(compute, x.to(dtype))
+
+
+NORMS: dict[str, Callable[..., Tensor]] = {
+    "a batch": lambda x, w, c, m, v: F.batch_norm(x, None, None, w, c, training=True),
+    "a batch, in use": lambda x, w, c, m, v: F.batch_norm(x, m, v, w, c),
+    "a batch without eps": lambda x, w, c, m, v: F.batch_norm(x, m, v, w, c, eps=0),
+    "groups": lambda x, w, c, m, v: F.group_norm(x, 3, w, c),
+    "instances": lambda x, w, c, m, v: F.instance_norm(x, None, None, w, c),
+    "layers": lambda x, w, c, m, v: F.layer_norm(x.transpose(1, -1), (6,), w, c),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("norm", NORMS)
+def test_norms_by_infinite_weights(norm: str, dtype: torch.dtype) -> None:
+    """The CPU's kernels make a factor and a summand of each channel, of which NaN comes."""
+    x = torch.randn(3, 6, 5, 7, generator=torch.Generator().manual_seed(0)).mul(4).round() + 2
+    layouts = [x, x.to(memory_format=torch.channels_last), x[:, :, 1], x.mT, x[..., 1:6]]
+    some = [[inf, -inf, 2, inf, 0, -inf], [1, -inf, inf, inf, -inf, 0], [0, 2, 1, inf, -1, 2]]
+    vectors = [torch.tensor(v, dtype=dtype) for v in [*some, [1, 0, 2, 3, 1, inf]]]
+
+    def compute(w: Tensor, c: Tensor, m: Tensor, v: Tensor, *layouts: Tensor) -> list[Tensor]:
+        pairs = [(w, c), (w, None), (None, c), (w, torch.ones_like(c))]
+        return [NORMS[norm](x, *pair, m, v) for x in layouts for pair in pairs]
+
+    tolerance = max(1e-5, 4 * torch.finfo(dtype).eps)
+    given = [*vectors, *(y.to(dtype) for y in layouts)]
+    same_by_plans(compute, *given, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gelu_of_infinity(approximate: str, dtype: torch.dtype) -> None:
+    """It is NaN where the host's kernel is oneDNN's, and infinite elsewhere."""
+    ends = torch.tensor([inf, -inf, nan, 0.0, -0.0, 1.5, 6e4, -6e4], dtype=dtype)
+    x = ends.repeat(6, 5)
+
+    def compute(x: Tensor) -> list[Tensor]:
+        some = [x, x.t(), x[:, ::2], x[:, :20], x[:1, :1], x[0, 0], x.view(2, 3, 8, 5).mT]
+        found = [F.gelu(part, approximate=approximate) for part in some]
+        return [*found, F.gelu(x + x, approximate=approximate)]
+
+    tolerance = max(1e-5, 2 * torch.finfo(dtype).eps)
+    same_by_plans(compute, x, rtol=tolerance, atol=tolerance)
+    same_by_plans(compute, x, rtol=tolerance, atol=tolerance, dynamic=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_means_of_complex_numbers_that_are_no_numbers(dtype: torch.dtype) -> None:
+    """A sum is divided by a complex number, so that each part has to do with the other."""
+    ends = torch.tensor([nan, inf, -inf, 0.0, -0.0, 1.0, -2.5], dtype=dtype.to_real())
+    a, b = torch.meshgrid(ends, ends, indexing="ij")
+
+    def compute(a: Tensor, b: Tensor) -> list[Tensor]:
+        x = torch.complex(a, b).view(-1, 1)
+        y = torch.cat([x, torch.ones_like(x), x / 2], 1)
+        found = [y.mean(1), x.mean(1), y.mean(), y[-3:].mean((0, 1)), y.mean(1, keepdim=True)]
+        return [torch.view_as_real(t) for t in found]
+
+    same_by_plans(compute, a, b, rtol=1e-6)

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from against_cpu import executing
 
+from tests.ops.lowerings.by_plan import same_by_plans
 from torch_tenon import _C
 
 pytestmark = needs.plans
@@ -345,3 +346,21 @@ def test_an_op_of_two_dtypes(
         assert got.dtype is want.dtype
         loose = {"rtol": 2e-2, "atol": 2e-2} if got.itemsize == 2 else {"rtol": 1e-5, "atol": 1e-6}
         torch.testing.assert_close(got, want, **loose, equal_nan=True, msg=str(k))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("training", [False, True])
+def test_batch_norms_of_what_lies_apart(training: bool, dtype: torch.dtype) -> None:
+    """The CPU's kernel for that rounds each step, where no weight is of 32 bits."""
+    x = torch.randn(4, 6, 5, 8).to(dtype)
+    vectors = [torch.randn(6).to(dtype) for _ in range(3)] + [torch.rand(6).to(dtype) + 0.5]
+
+    def compute(x: torch.Tensor, *vectors: torch.Tensor) -> Results:
+        w, c, m, v = vectors
+        given = [(x[..., ::2], w, c), (x.mT, w, None), (x[..., 1:], None, c), (x[:, :, 1], w, c)]
+        some = [F.batch_norm(y, m.clone(), v.clone(), *pair, training) for y, *pair in given]
+        wide = [t.float() for t in vectors]
+        return [*some, F.batch_norm(x.mT, wide[2], wide[3], *wide[:2], training)]
+
+    # A mean that is rounded otherwise moves all that is computed of it.
+    same_by_plans(compute, x, *vectors, atol=0)

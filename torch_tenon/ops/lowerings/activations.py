@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
+from torch_tenon.ir.index import Index
 from torch_tenon.ir.scalar import Scalar, ops
-from torch_tenon.ir.values import Value
+from torch_tenon.ir.values import Layout, Stored, Value
 from torch_tenon.ops.lowerings.pointwise import clamp
 from torch_tenon.ops.lowerings.table import (
     Build,
@@ -88,13 +92,34 @@ def elu(b: Build, x: Value, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1
     return elementwise(f, (x, alpha, scale, input_scale), x.dtype, x.dtype, 6, (1, 2, 3))
 
 
+@functools.cache
+def _gelu_of_infinity(dtype: torch.dtype) -> float:
+    """What the host's kernel makes of it."""
+    with _disable_current_modes():
+        many = torch.full((64,), math.inf, dtype=dtype, device="cpu")
+        return torch.nn.functional.gelu(many)[0].item()
+
+
+def _is_in_order(sizes: Sequence[Index], strides: Sequence[Index]) -> bool:
+    usual = Layout.contiguous(sizes).strides
+    return all(n == 1 or a == b for n, a, b in zip(sizes, strides, usual, strict=True))
+
+
 @lowering("aten.gelu")
 def gelu(b: Build, x: Value, *, approximate: str = "none") -> Value:
-    """x times the normal distribution's cumulative function, or its tanh approximation."""
+    """x times the normal distribution's cumulative function, or its tanh approximation.
+
+    Of infinity the host's kernel makes NaN where it is oneDNN's, which is for numbers in order.
+    """
     of_fractions(x)
+    in_order = _is_in_order(x.sizes, b.out.strides)
+    if isinstance(x, Stored):
+        in_order = in_order and _is_in_order(x.sizes, x.layout.strides)
+    loses_infinity = in_order and x.numel() != 1 and math.isnan(_gelu_of_infinity(x.dtype))
 
     def exact(a: Scalar) -> Scalar:
-        return ops.mul(ops.mul(a, 0.5), ops.add(ops.erf(ops.mul(a, math.sqrt(0.5))), 1.0))
+        y = ops.mul(ops.mul(a, 0.5), ops.add(ops.erf(ops.mul(a, math.sqrt(0.5))), 1.0))
+        return ops.where(ops.isinf(a), math.nan, y) if loses_infinity else y
 
     def tanh(a: Scalar) -> Scalar:
         cube = ops.mul(ops.mul(a, a), a)

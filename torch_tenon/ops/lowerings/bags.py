@@ -72,8 +72,9 @@ def embedding_bag(
     include_last: bool = False,
     padding: int = -1,
 ) -> list[Value]:
-    """Rows of a table summed, averaged or maximized over bags; also each row's bag, the bags'
-    sizes and, for the maximum, where it stands."""
+    """Rows of a table summed, averaged or maximized over bags; also each row's bag, the bags' sizes
+    and where the maxima stand. A sum needs neither: these are 0, as the host has them. Of an
+    average the sizes are given twice."""
     bags, width, rows = b.out.sizes[0], b.out.sizes[1], at.numel()
     if bags == 0 or width == 0:
         raise CannotLower("no bag, or rows of nothing")
@@ -126,11 +127,14 @@ def embedding_bag(
             return ops.div(total.load(p), ops.to(ops.maximum(count, 1), wide))
         return ops.where(ops.eq(count, 0), 0, total.load(p)) if mode == MAX else total.load(p)
 
-    places: Value = constant(b.results[3].sizes, 0, b.results[3].dtype)  # type: ignore[union-attr]
-    if first is not None:
-        places = _places(b, total, first, used, bag, element, at)
+    if mode == SUM:
+        shown: list[Value] = [constant((bags,), 0, torch.int64)] * 2
+    elif first is None:
+        shown = [sizes, sizes]
+    else:
+        shown = [sizes, _places(b, total, first, used, bag, element, at)]
     results = [cast(Lazy(b.out.sizes, wide, finish, (total, sizes), 2), table.dtype)]
-    for meta, value in zip(b.results[1:], (bag_of, sizes, places), strict=True):
+    for meta, value in zip(b.results[1:], (bag_of, *shown), strict=True):
         assert meta is not None
         results.append(_resized(value, meta.sizes, meta.dtype))
     return results

@@ -17,11 +17,13 @@ from typing import Any
 import torch
 
 from torch_tenon.ir.dtypes import TABLE
+from torch_tenon.ir.index import product
 from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ir.values import Layout, Stored, Value, imag_part, joined, pairs_joined, real_part
 from torch_tenon.ops.lowerings.copies import alias
 from torch_tenon.ops.lowerings.indexing import index_put
 from torch_tenon.ops.lowerings.pointwise import pow_
+from torch_tenon.ops.lowerings.reductions import dims_of, number_value
 from torch_tenon.ops.lowerings.table import (
     Build,
     CannotLower,
@@ -200,6 +202,16 @@ def _added(name: str, product: str) -> None:
 
 for _name, _product in (("addmm", "mm"), ("baddbmm", "bmm")):
     _added(_name, _product)
+
+
+@_own("mean")
+def mean(b: Build, x: Value, dim: Any = None, keepdim: bool = False, **keywords: Any) -> Value:
+    """The sum, by its parts, divided by a complex number: NaN of a part goes into the other."""
+    function = find(torch.ops.aten.sum.dim_IntList)
+    assert function is not None
+    total = _by_parts(function, b, x, dim, keepdim, **keywords)
+    count = product(x.sizes[d] for d in dims_of(dim, len(x.sizes)))
+    return elementwise(ops.div, (total, number_value(count)), total.dtype, total.dtype, 8)
 
 
 @_own("pow")

@@ -53,6 +53,29 @@ def _scaled(x: Scalar, average: Scalar, scale: Scalar, weight: Any, bias: Any) -
     return y if bias is None else ops.add(y, bias)
 
 
+def _terms(average: Scalar, scale: Scalar, weight: Any, bias: Any) -> list[Scalar]:
+    """Of `(x - start) * factor + end` the last three, for what the CPU computes as
+    `x * factor + shift`, where the shift is the bias less the average times the factor.
+
+    Where the shift is finite they are the average, the factor and the bias: nothing cancels then.
+    """
+    factor = scale if weight is None else ops.mul(scale, weight)
+    shift = ops.neg(ops.mul(average, factor))
+    shift = shift if bias is None else ops.add(bias, shift)
+    usual = ops.logical_not(ops.logical_or(ops.isinf(shift), ops.isnan(shift)))
+    start = ops.where(usual, average, 0)
+    return [start, factor, ops.where(usual, 0 if bias is None else bias, shift)]
+
+
+def _applied(x: Scalar, start: Scalar, factor: Scalar, end: Scalar) -> Scalar:
+    found: Scalar = ops.add(ops.mul(ops.sub(x, start), factor), end)
+    return found
+
+
+def _by_terms(x: Scalar, *statistics: Any) -> Scalar:
+    return _applied(x, *_terms(*statistics))
+
+
 def _check_parameters(x: Value, *parameters: Value | None) -> None:
     """Raises CannotLower for dtypes that PyTorch's kernel refuses: weights have the dtype of x, or
     that of its statistics."""
@@ -104,7 +127,8 @@ def native_group_norm(
     shape = (1, groups, per, 1)
     w = None if weight is None else reshape(weight, shape)
     c = None if bias is None else reshape(bias, shape)
-    y = elementwise(_scaled, (split, average, scale, w, c), wide, wide, 4)
+    function = _scaled if w is None and c is None else _by_terms
+    y = elementwise(function, (split, average, scale, w, c), wide, wide, 8)
     metas = [m for m in b.results if m is not None]
     return [
         cast(reshape(y, x.sizes), x.dtype),
@@ -135,12 +159,14 @@ def _by_channel(b: Build, x: Value, weight: Any, bias: Any, groups: int, eps: fl
     whole = reduce(b, squares, [2], "sum", True, deviations)
     mean, scale = _statistics(b, average, whole, per * space, eps)
 
-    def of_channels(v: Value) -> Value:
-        each = b.program.copy(broadcast_to(v, (n, groups, per)))
-        return reshape(each, (n, channels, 1, 1))
+    w, c = (None if v is None else reshape(v, (groups, per)) for v in (weight, bias))
 
-    w, c = (None if v is None else reshape(v, (channels, 1, 1)) for v in (weight, bias))
-    y = elementwise(_scaled, (x, of_channels(mean), of_channels(scale), w, c), wide, wide, 4)
+    def of_channels(k: int) -> Value:
+        given = (reshape(mean, (n, groups, 1)), reshape(scale, (n, groups, 1)), w, c)
+        each = elementwise(lambda *args: _terms(*args)[k], given, wide, wide, 8)
+        return reshape(b.program.copy(broadcast_to(each, (n, groups, per))), (n, channels, 1, 1))
+
+    y = elementwise(_applied, (x, *map(of_channels, range(3))), wide, wide, 3)
     metas = [m for m in b.results if m is not None]
     return [
         cast(y, x.dtype),
