@@ -148,10 +148,13 @@ static void narrow_finish(const tenon_matmul_t *p, const float *sums, int64_t st
         _Pragma("GCC unroll 8") for (int j = 0; j < C; ++j) sum[i][j] = (narrow_t){0};             \
     int64_t k = 0;                                                                                 \
     /* A line of each column at once: columns a page apart share few places in the cache. */       \
+    /* Processors look ahead within a page alone: the next columns are asked for. */               \
     for (; R == 1 && k + 64 <= depth; k += 64)                                                     \
-      _Pragma("GCC unroll 8") for (int j = 0; j < C; ++j)                                          \
+      _Pragma("GCC unroll 8") for (int j = 0; j < C; ++j) {                                        \
+        __builtin_prefetch(b + (C + j) * bj + k);                                                  \
         _Pragma("GCC unroll 16") for (int64_t l = k; l < k + 64; l += NARROW_LANES)                    \
           sum[0][j] += *(const narrow_t *)(a + l) * NARROW_F32(narrow_of_##BYTE(b + j * bj + l));  \
+      }                                                                                            \
     for (; k + NARROW_LANES <= depth; k += NARROW_LANES) {                                         \
       narrow_t left[R];                                                                            \
       _Pragma("GCC unroll 4") for (int i = 0; i < R; ++i)                                          \
