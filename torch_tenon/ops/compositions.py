@@ -498,7 +498,10 @@ def pdist_backward(g: Tensor, x: Tensor, p: float, distances: Tensor) -> Tensor:
 @composition(aten.randperm.default)
 def randperm(n: int, *, dtype: Any = torch.int64, **where: Any) -> Tensor:
     """The order of random keys; that two are equal is as likely as n in 2^31 numbers of 62 bits."""
-    keys = torch.randint(0, 1 << 62, (n,), dtype=torch.int64, device=where.get("device"))
+    device = torch.get_default_device() if (d := where.get("device")) is None else torch.device(d)
+    if device.type == "cpu":
+        return NotImplemented  # the host's generator gives its own order
+    keys = torch.randint(0, 1 << 62, (n,), dtype=torch.int64, device=device)
     return keys.argsort().to(torch.int64 if dtype is None else dtype)
 
 
@@ -519,6 +522,8 @@ def multinomial(
     if not replacement or count == 1:
         times = aten.exponential(torch.empty_like(wide))
         return (wide / times).topk(count).indices
+    if weights.device.type == "cpu":
+        return NotImplemented  # the host's generator makes its own choice
     total = wide.cumsum(-1)
     draws = torch.rand((*wide.shape[:-1], count), dtype=wide.dtype, device=wide.device)
     # Not draws times the total: rounded, they may be all of it, and choose what has no weight.
