@@ -72,7 +72,7 @@ def _all() -> dict[Any, Callable[..., Any]]:
         if known.decomposition_except:
             table[op] = _not_of(known.decomposition_except, op, function)
         if known.needs_eps:
-            table[op] = _saved_as_eager(op, _not_without_eps(op, function))
+            table[op] = _saved_as_eager(op, _also_without_eps(op, function))
         if any(a.name == "output_mask" for a in op._schema.arguments):
             table[op] = _as_asked(op, table[op])
     table.update((op, in_steps(op, table[op])) for op in STEPS)
@@ -191,9 +191,9 @@ def _as_asked(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _not_without_eps(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Statistics of batches where something is added to variances: of equal numbers without it the
-    CPU's kernel makes no infinities. Without training it computes a factor and a summand for each
+def _also_without_eps(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Statistics of batches, also where nothing is added to variances: of equal numbers the CPU's
+    kernel makes no infinities then. Without training it computes a factor and a summand for each
     channel, of which other infinities and NaN come."""
     names = [a.name for a in op._schema.arguments]
 
@@ -201,14 +201,22 @@ def _not_without_eps(op: Any, function: Callable[..., Any]) -> Callable[..., Any
         given = dict(zip(names, args, strict=False)) | keywords
         if not isinstance(given["eps"], int | float) or given["eps"] != 0:
             return function(*args, **keywords)
-        if given.get("training", "no_" not in op.name()):
-            return NotImplemented
-        x, weight, bias, mean, variance = (given[name] for name in names[:5])
-        factor = variance.rsqrt() if weight is None else weight * variance.rsqrt()
+        training = given.get("training", "no_" not in op.name())
+        saved = function(*args, **keywords)[1:]
+        x, weight, bias = (given[name] for name in names[:3])
+        if training:
+            # The CPU's variance of equal numbers is 0: it adds in double precision.
+            variance, mean = torch.var_mean(x.double(), [0, *range(2, x.dim())], correction=0)
+            scale = torch.where(variance == 0, 0.0, variance.rsqrt()).to(saved[1].dtype)
+            mean, saved = mean.to(scale.dtype), (saved[0], scale, *saved[2:])
+        else:
+            mean, variance = given["running_mean"], given["running_var"]
+            scale = variance.rsqrt()
+        factor = scale if weight is None else weight * scale
         summand = -mean * factor if bias is None else bias - mean * factor
         shape = [-1, *[1] * (x.dim() - 2)]
         result = (x * factor.view(shape) + summand.view(shape)).to(x.dtype)
-        return result, *function(*args, **keywords)[1:]
+        return result, *saved
 
     return run
 
@@ -230,10 +238,11 @@ def _saved_as_eager(op: Any, function: Callable[..., Any]) -> Callable[..., Any]
         if found is NotImplemented:
             return found
         result, *saved = found
+        dtype = x.dtype if weight is None else weight.dtype
         if not training:
-            saved[:2] = x.new_empty(0), x.new_empty(0)
-        elif weight is None or weight.dtype is x.dtype:
-            saved[:2] = saved[0].to(x.dtype), saved[1].to(x.dtype)
+            saved[:2] = x.new_empty(0, dtype=dtype), x.new_empty(0, dtype=dtype)
+        elif dtype is x.dtype:
+            saved[:2] = saved[0].to(dtype), saved[1].to(dtype)
         if "functional" in op.name():
             moving = given["running_mean"], given["running_var"]
             saved[-2:] = (new.to(old.dtype) for new, old in zip(saved[-2:], moving, strict=True))
@@ -513,6 +522,8 @@ def multinomial(
     few = not replacement and weights.dim() and count > weights.shape[-1]
     if count <= 0 or few or not weights.is_floating_point():
         return NotImplemented  # the CPU refuses it
+    if weights.device.type == "cpu":
+        return NotImplemented  # the host's generator makes its own choice
     fit = ((weights >= 0) & (weights < math.inf)).all()
     torch._assert_async(fit, "probability tensor contains either `inf`, `nan` or element < 0")
     torch._assert_async(
@@ -522,8 +533,6 @@ def multinomial(
     if not replacement or count == 1:
         times = aten.exponential(torch.empty_like(wide))
         return (wide / times).topk(count).indices
-    if weights.device.type == "cpu":
-        return NotImplemented  # the host's generator makes its own choice
     total = wide.cumsum(-1)
     draws = torch.rand((*wide.shape[:-1], count), dtype=wide.dtype, device=wide.device)
     # Not draws times the total: rounded, they may be all of it, and choose what has no weight.
