@@ -47,6 +47,14 @@ void bind_device(py::module_& m) {
   m.def("take_long_held_locks", &take_long_held_locks, "Until the fork that follows.");
   m.def("synchronize", &synchronize, py::call_guard<ReleasedInterpreter>());
   m.def("default_generator", &default_generator);
+  m.def(
+      "draw",
+      [](c10::DeviceIndex device, uint64_t ops) {
+        const auto [seed, offset] = draw({}, device, ops);
+        return std::make_pair(static_cast<int64_t>(seed), static_cast<int64_t>(offset));
+      },
+      "Takes the numbers for so many ops from a device's generator: the seed and the first "
+      "offset.");
   m.def("set_memory_limit", [](c10::DeviceIndex index, std::optional<size_t> nbytes) {
     device_allocator().set_limit(index, nbytes);
   });

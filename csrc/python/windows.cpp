@@ -212,7 +212,7 @@ void bind_windows(py::module_& m) {
              std::string extras,
              const std::string& bytes) {
             ReleasedInterpreter no_gil;
-            finish_window(
+            const bool taken = finish_window(
                 window,
                 {std::move(plan),
                  std::move(inputs),
@@ -221,7 +221,7 @@ void bind_windows(py::module_& m) {
                  may_pass,
                  std::move(facts),
                  std::move(extras)});
-            return keep(window, bytes);
+            return !taken || keep(window, bytes);  // else one was kept before
           },
           py::arg("plan") = nullptr,
           py::arg("inputs") = std::vector<int32_t>(),

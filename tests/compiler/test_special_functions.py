@@ -165,3 +165,19 @@ def test_bessel_functions_near_their_zeros(name: str, compiled: None) -> None:
     for _ in range(2):
         got = getattr(special, name)(x.to("tenon")).cpu()  # the first by the host's kernel
     torch.testing.assert_close(got, want, rtol=1e-9, atol=3e-17)
+
+
+def test_running_logarithms_of_sums_are_as_close_as_the_cpus(compiled: None) -> None:
+    """They were added in float32, which the gradient's differences of such sums show."""
+    x, g = torch.randn(5000), torch.randn(5000)
+
+    def gradient(x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+        leaf = x.requires_grad_()
+        (found,) = torch.autograd.grad(leaf.logcumsumexp(0), leaf, g)
+        return found
+
+    exact = gradient(x.double(), g.double())
+    allowed = 2 * (gradient(x.clone(), g) - exact).abs().max()
+    for _ in range(2):  # the first call of an op runs at once
+        got = gradient(x.to("tenon"), g.to("tenon")).cpu()
+        assert (got - exact).abs().max() <= allowed

@@ -107,6 +107,23 @@ def test_wait_until_completed_runs_each_op_by_itself(compiled):
     assert _C.execute_mode() == before
 
 
+@plans
+def test_a_log_whose_end_raises_has_ended(compiled):
+    """It was said to run for good, and each op ran by itself."""
+    x, place = torch.zeros(3, device="tenon"), torch.tensor([1], device="tenon")
+    for _ in range(2):  # the first call of an op runs at once
+        x.index_select(0, place).sum().item()
+    before = _C.execute_mode()
+    with pytest.raises(IndexError, match="out of"), profiler.profile():
+        lost = x.index_select(0, place + 6).sum()
+    assert not profiler.is_profiling() and profiler.metrics()["seconds"] > 0
+    with pytest.raises(IndexError):
+        lost.item()
+    with profiler.profile(wait_until_completed=True):
+        work()
+    assert _C.execute_mode() == before
+
+
 def test_ranges(tmp_path):
     with profiler.profile():
         assert profiler.range_push("outer") == 0

@@ -5,15 +5,15 @@ done, also when the process that asked has ended: the next one of its kind finds
 when nobody has been there for a while, or when it has grown large and nobody waits. It may be
 killed at any time: the core starts another one.
 
-A request is a header (number of the window in the process that asks, bytes that follow: two 32-bit
-numbers; seconds that the window's runs without a plan have taken: a real) and the window's
-structure. Without a structure it is news of a window that was asked for, and with the number ALL
-somebody who wants to hear when nothing is left to do. The answer is a header with 1 for a plan, or
-the reason why there is none, that lies in a file now, with 2 for a failure that may pass (a disk
-that is full, a compiler that was killed), and with 0 for neither; its seconds are those that a plan
-takes for each call. An answer with the number ALIVE says only that the builder is ready, with
-nothing of its own left to do, or that plans are still being made: a process that hears nothing for
-long takes the builder for stopped.
+A request is a header (its number in the process that asks, bytes that follow: two 32-bit numbers;
+seconds that the window's runs without a plan have taken: a real) and the window's structure.
+Without a structure it is news of a window that was asked for, and with the number ALL somebody who
+wants to hear when nothing is left to do. The answer is a header with 1 for a plan, or the reason
+why there is none, that lies in a file now, with 2 for a failure that may pass (a disk that is full,
+a compiler that was killed), and with 0 for neither; its seconds are those that a plan takes for
+each call. An answer with the number ALIVE says only that the builder is ready, with nothing of its
+own left to do, or that plans are still being made: a process that hears nothing for long takes the
+builder for stopped.
 
 Only processes of the builder's own user are heard: a structure names code, and a plan is run.
 """

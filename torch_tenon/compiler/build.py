@@ -60,7 +60,7 @@ from torch_tenon.ops.lowerings.table import (
     find,
     promote,
 )
-from torch_tenon.ops.variants import is_out, known_of, refused_dtype
+from torch_tenon.ops.variants import draws_numbers, is_out, known_of, refused_dtype
 
 log = logging.getLogger("torch_tenon.program")
 
@@ -94,7 +94,8 @@ class ProgramBuilder:
     The front end sets `step`, a number that grows, before each of its calls, and the program's
     `origin` to the call's op. Ops whose origin is `refused` become calls, for that reason. A
     `standalone` program shall run without PyTorch: an op with loops, or composed of others, is no
-    call of a library.
+    call of a library. While `seeds_calls` is true, calls that draw numbers are seeded by the
+    program's.
     """
 
     def __init__(self, refused: Mapping[str, str] | None = None, standalone: bool = False) -> None:
@@ -106,6 +107,7 @@ class ProgramBuilder:
         self.inputs: list[Any] = []  # for each input of the program what memory it is
         self.owners: dict[Storage, Any] = {}  # what memory of the front end's a storage is
         self.step = 0
+        self.seeds_calls = False
         self._changes = 0
         self._all: list[Contents] = []
         # Contents whose value may read a storage. What is in `_unlisted` may be read by others as
@@ -260,6 +262,8 @@ class ProgramBuilder:
             keywords = keywords | {"device": torch.device("cpu")}
         if schema is not None:
             positional = _numbers_as_tensors(schema, positional)
+            if self.seeds_calls and draws_numbers(op) and _takes_generator(schema):
+                keywords = keywords | {"generator": list(self.program.next_random())}
         returns = [] if schema is None else schema.returns
         if schema is not None and not returns:
             results = []
@@ -537,6 +541,10 @@ def _loads_from(value: Lazy, storage: Storage) -> bool:
     """Whether computing an element reads that storage; what is realised is read instead."""
     loads = (s for s in traced(value).scalars if s.op == "load")
     return any(s.args[0].storage is storage for s in loads)
+
+
+def _takes_generator(schema: Any) -> bool:
+    return any(a.name == "generator" for a in schema.arguments)
 
 
 def _numbers_as_tensors(schema: Any, positional: Sequence[Any]) -> list[Any]:

@@ -33,11 +33,14 @@ def run(
     which those that are written come back as new tensors."""
     kept = [t.clone() if k in written else t for k, t in enumerate(memory)]
     pointers = (ctypes.c_void_p * len(kept))(*(t.data_ptr() for t in kept))
-    _function(source)(pointers, (ctypes.c_int64 * len(numbers))(*numbers), None)
+    function, code = _function(source)
+    function(pointers, (ctypes.c_int64 * len(numbers))(*numbers), None)
+    del code  # which another thread may have let go of meanwhile
     return [kept[k] for k in written]
 
 
 def _function(source: str) -> Any:
+    """What runs a kernel, and what keeps its code."""
     # A plan may come from a file that another process has written.
     found = _functions.get(source)
     if found is None:
@@ -45,9 +48,9 @@ def _function(source: str) -> Any:
         assert backend is not None
         kernel = Kernel(source, [], [], "host_kernel", 0, "loop", 0, [])
         (handle,) = backend.compile([kernel])
-        found = _FUNCTION(handle), handle  # which keeps the code
+        found = _FUNCTION(handle), handle
         _functions.put(source, found)
-    return found[0]
+    return found
 
 
 def call_of(group: Group, kept: set[Buffer]) -> Extern:

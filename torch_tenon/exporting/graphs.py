@@ -26,7 +26,7 @@ from torch_tenon.exporting.channels import NORM
 from torch_tenon.exporting.held import Given, Graph, Held, overlap, with_sizes_of_data
 from torch_tenon.exporting.numbers import ITEMS, NoTensor, in_tensor
 from torch_tenon.exporting.recurrent import RECURRENT, compositions
-from torch_tenon.frontends.graph import memory_of
+from torch_tenon.frontends.nodes import memory_of
 from torch_tenon.ops.compositions import decompositions
 
 aten = torch.ops.aten

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from torch_tenon.frontends.graph import memory_of
+from torch_tenon.frontends.nodes import memory_of
 from torch_tenon.ir.arguments import key_of
 from torch_tenon.ops.variants import known_of
 

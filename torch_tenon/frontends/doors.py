@@ -127,11 +127,29 @@ def refuse_packages(module: ModuleType) -> None:
     module.compile_fx_aot = compile_fx_aot  # type: ignore[attr-defined]
 
 
+_layouts: list[torch.library.Library] = []
+
+
+def tell_layouts(_: ModuleType) -> None:
+    """Tells a trace what lies where of ops that draw, and of which PyTorch does not: it would run
+    them, and the generator moved on with the first call of a compiled function."""
+    library = torch.library.Library("aten", "IMPL")
+    for name in ("binomial", "_sample_dirichlet"):
+        if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "Meta"):
+            library.impl(name, _like_the_first, "Meta")
+    _layouts.append(library)  # for good
+
+
+def _like_the_first(x: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    return torch.empty(x.shape, dtype=x.dtype, device="meta")
+
+
 AFTER_IMPORT: dict[str, Callable[[ModuleType], None]] = {
     "safetensors": admit_to_safetensors,
     "safetensors.torch": admit_to_safetensors,
     "torch._dynamo.device_interface": register_interface,
     "torch._dynamo.trace_rules": skip_own_frames,
     "torch._inductor.compile_fx": refuse_packages,
+    "torch._subclasses.fake_tensor": tell_layouts,
     "torch.nn.attention.flex_attention": admit_to_flex_attention,
 }

@@ -30,8 +30,9 @@ from torch_tenon.compiler.plan import HOST, Plan
 from torch_tenon.frontends.common_nodes import merge_equal_nodes
 from torch_tenon.frontends.complex_constants import eager_code
 from torch_tenon.frontends.flex_attention import inline_flex_attention
-from torch_tenon.frontends.graph import BuiltGraph, Float, Output, build, is_token
+from torch_tenon.frontends.graph import BuiltGraph, Float, Output, build
 from torch_tenon.frontends.in_place import writes_beside_out, writes_shared_elements
+from torch_tenon.frontends.nodes import is_of_device, is_token
 from torch_tenon.frontends.parts import Boxed, GraphInParts, is_of_library
 from torch_tenon.frontends.sizes import evaluator
 from torch_tenon.frontends.view_results import View
@@ -159,12 +160,7 @@ def random_state(device: torch.device, count: int) -> list[torch.Tensor]:
     generator cannot be advanced by a number of ops, a seed drawn from it."""
     if device == HOST:
         return [torch.empty((), dtype=torch.int64).random_(), torch.zeros((), dtype=torch.int64)]
-    generator = _C.default_generator(device.index)
-    offset = generator.get_offset()
-    generator.set_offset(offset + count)
-    # The seed has 64 bits, of which Python's and PyTorch's integers see another sign.
-    seed = (generator.initial_seed() + (1 << 63)) % (1 << 64) - (1 << 63)
-    return [torch.tensor(seed), torch.tensor(offset)]
+    return [torch.tensor(n) for n in _C.draw(device.index, count)]
 
 
 def compile_graph(
@@ -256,25 +252,21 @@ class Places(NamedTuple):
 
 
 def places_of(module: GraphModule) -> Places:
-    """Where a graph runs, by the tensors that go in and out.
+    """Where a graph runs, by the tensors that it is given and makes.
 
     Raises NotImplementedError for a graph of several tenon devices.
     """
     (output,) = module.graph.find_nodes(op="output")
     results = [n.meta.get("val") if isinstance(n, Node) else None for n in output.args[0]]
-    given = [n.meta.get("val") for n in module.graph.find_nodes(op="placeholder")]
-    found = {v.device for v in given + results if _on_tenon(v)}
+    values = tree_leaves([n.meta.get("val") for n in module.graph.nodes])
+    found = {v.device for v in values if is_of_device(v)}
     if len(found) > 1:
         names = ", ".join(sorted(map(str, found)))
         raise NotImplementedError(f"it is of several devices, {names}")
     if not found:
         return Places(HOST, [])
-    host = [k for k, v in enumerate(results) if isinstance(v, torch.Tensor) and not _on_tenon(v)]
+    host = [k for k, v in enumerate(results) if isinstance(v, torch.Tensor) and not is_of_device(v)]
     return Places(found.pop(), host)
-
-
-def _on_tenon(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.device.type == "tenon"
 
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")

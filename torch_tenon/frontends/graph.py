@@ -17,6 +17,7 @@ from torch_tenon.compiler.build import Contents, ProgramBuilder
 from torch_tenon.compiler.composition import as_called
 from torch_tenon.compiler.failing import without_failing
 from torch_tenon.frontends.in_place import FUNCTIONALIZED, changed_base, writing_call
+from torch_tenon.frontends.nodes import is_of_device, is_token, memory_of, with_effects
 from torch_tenon.frontends.sizes import SizeSource, SizeTable
 from torch_tenon.frontends.view_results import view_of_argument, view_of_output, viewed
 from torch_tenon.ir.dtypes import TABLE
@@ -25,9 +26,7 @@ from torch_tenon.ir.program import Program
 from torch_tenon.ir.values import Layout, Stored, Value
 from torch_tenon.ops.lowerings import load_all
 from torch_tenon.ops.lowerings.table import CannotLower, TensorMeta
-from torch_tenon.ops.variants import known_of
-
-with_effects = torch.ops.higher_order.with_effects
+from torch_tenon.ops.variants import draws_numbers, known_of
 
 
 @dataclass
@@ -106,6 +105,7 @@ class _Graph:
         # The memory of what is changed in place is the input's.
         self.same = {memory_of(n): held for n, held in self.in_place.items()}
         self.given: dict[int | None, Contents] = {}  # inputs by their memory
+        self.of_device = any(is_of_device(n.meta.get("val")) for n in nodes)
 
     def build(self) -> BuiltGraph:
         nodes = list(self.order)
@@ -179,7 +179,9 @@ class _Graph:
             else:
                 self.env[n] = value
 
-        if any(known_of(n.target).random for n in self.order):
+        # What the host's kernels draw within a graph of the host has its generator.
+        draws = draws_numbers if self.of_device else lambda op: known_of(op).random
+        if any(draws(n.target) for n in self.order):
             scalar = Layout((), ())
             self.program.random = (
                 self.program.input(torch.int64, scalar, "seed"),
@@ -263,6 +265,10 @@ class _Graph:
             raise CannotLower(f"{name} gives a symbolic {type(value).__name__}")
         changes = self.given[self.in_place[n]] if n in self.in_place else None
         results = self._results(n)
+        self.builder.seeds_calls = self.of_device and is_of_device(value)
+        if draws_numbers(n.target) and self.of_device and not is_of_device(value):
+            # The host's own numbers, as they are drawn beside a graph.
+            return self._held(n, self.builder.call(n.target, args, keywords, results), results)
         found = self.builder.lower(n.target, args, keywords, results, changes=changes)
         if isinstance(n.target, HigherOrderOperator) and isinstance(value, torch.Tensor):
             (found,) = found  # it has no schema that tells one tensor from a list of one
@@ -583,16 +589,3 @@ def _reads_newest(user: Node, n: Node, held: int | None, chain: Sequence[Node]) 
         return user.args[0] is n or (n in chain and user.args[1] is n)
     memory = memory_of(n)
     return memory_of(user) == memory or (user.op == "output" and memory == held)
-
-
-def memory_of(node: Node) -> int | None:
-    """What tells whether two nodes of a trace share memory; None for a node without."""
-    value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
-        return None
-    return value.untyped_storage()._cdata
-
-
-def is_token(n: Node) -> bool:
-    """Whether a placeholder is only there to order calls that have effects."""
-    return any(u.target is with_effects and u.args[0] is n for u in n.users)

@@ -19,11 +19,7 @@ _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def as_on_the_cpu(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, which is PyTorch's decomposition of a batch norm, with the CPU's numbers.
-
-    In training, numbers to whose variance nothing is added are a call: of equal ones the kernel
-    makes no infinities.
-    """
+    """`function`, which is PyTorch's decomposition of a batch norm, with the CPU's numbers."""
     names = [a.name for a in op._schema.arguments]
     trains = "training" not in names and "no_" not in op.name()
 
@@ -31,12 +27,15 @@ def as_on_the_cpu(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
         given = dict(zip(names, args, strict=False)) | keywords
         x, weight, bias = (given[name] for name in ("input", "weight", "bias"))
         training = given.get("training", trains)
-        if training and (_is_0(given["eps"]) or _is_surely(x.numel() == 0)):
+        if training and _is_surely(x.numel() == 0):
             return NotImplemented
         found = function(*args, **keywords)
         if found is NotImplemented:
             return found
         result, *saved = found
+        has_own_scale = training and _is_0(given["eps"])
+        if has_own_scale:
+            saved[:2] = _without_eps(x, saved[1].dtype)
         vectors = [given.get(name) for name in ("weight", "bias", "running_mean", "running_var")]
         wide = get_computation_dtype(x.dtype)
         if _lie_densely(x, vectors):
@@ -73,6 +72,13 @@ def _lie_densely(x: Tensor, vectors: Sequence[Tensor | None]) -> bool:
     )
 
 
+def _without_eps(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The mean and the inverse of the deviation, to whose variance nothing is added. Of equal
+    numbers that is 0 on the CPU, which adds in double precision, and no infinity."""
+    variance, mean = torch.var_mean(x.double(), [0, *range(2, x.dim())], correction=0)
+    return mean.to(dtype), torch.where(variance == 0, 0.0, variance.rsqrt()).to(dtype)
+
+
 def _moving(given: dict[str, Any], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """The moving mean, and the inverse of the deviation, computed in a dtype."""
     mean, variance = (given[name].to(dtype) for name in ("running_mean", "running_var"))
@@ -82,7 +88,7 @@ def _moving(given: dict[str, Any], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 def _normalized(
     x: Tensor, mean: Tensor, scale: Tensor, weight: Tensor | None, bias: Tensor | None
 ) -> Tensor:
-    """x (N, C, ...) less its mean (C), times its scale (C) and the weight, in the dtype of x.
+    """x (batch, channels, ...) less its mean, times its scale and the weight, in the dtype of x.
 
     Where the kernel's summand is finite the mean is subtracted first, as nothing cancels then. An
     infinite one is added.
@@ -100,10 +106,11 @@ def _as_saved(op: Any, given: dict[str, Any], training: bool, saved: list[Any]) 
     numbers where the weights have that as well. Moving ones keep their dtype, and nothing has
     none."""
     x, weight = given["input"], given["weight"]
+    dtype = x.dtype if weight is None else weight.dtype
     if not training:
-        saved[:2] = x.new_empty(0), x.new_empty(0)
-    elif weight is None or weight.dtype is x.dtype:
-        saved[:2] = saved[0].to(x.dtype), saved[1].to(x.dtype)
+        saved[:2] = x.new_empty(0, dtype=dtype), x.new_empty(0, dtype=dtype)
+    elif dtype is x.dtype:
+        saved[:2] = saved[0].to(dtype), saved[1].to(dtype)
     if "functional" in op.name():
         moving = given["running_mean"], given["running_var"]
         saved[-2:] = (new.to(old.dtype) for new, old in zip(saved[-2:], moving, strict=True))

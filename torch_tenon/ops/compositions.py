@@ -439,7 +439,10 @@ def pdist_backward(g: Tensor, x: Tensor, p: float, distances: Tensor) -> Tensor:
 @composition(aten.randperm.default)
 def randperm(n: int, *, dtype: Any = torch.int64, **where: Any) -> Tensor:
     """The order of random keys; that two are equal is as likely as n in 2^31 numbers of 62 bits."""
-    keys = torch.randint(0, 1 << 62, (n,), dtype=torch.int64, device=where.get("device"))
+    device = torch.get_default_device() if (d := where.get("device")) is None else torch.device(d)
+    if device.type == "cpu":
+        return NotImplemented  # the host's generator gives its own order
+    keys = torch.randint(0, 1 << 62, (n,), dtype=torch.int64, device=device)
     return keys.argsort().to(torch.int64 if dtype is None else dtype)
 
 
@@ -451,6 +454,8 @@ def multinomial(
     few = not replacement and weights.dim() and count > weights.shape[-1]
     if count <= 0 or few or not weights.is_floating_point():
         return NotImplemented  # the CPU refuses it
+    if weights.device.type == "cpu":
+        return NotImplemented  # the host's generator makes its own choice
     fit = ((weights >= 0) & (weights < math.inf)).all()
     torch._assert_async(fit, "probability tensor contains either `inf`, `nan` or element < 0")
     torch._assert_async(

@@ -129,6 +129,11 @@ def known_of(target: Any) -> manifest.Entry:
     return manifest.of(target.name()) if isinstance(target, OpOverload) else manifest.NOTHING
 
 
+def draws_numbers(target: Any) -> bool:
+    """Whether the target of a call draws random numbers."""
+    return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
+
+
 def refused_dtype(op: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> str:
     """The first argument of a dtype that the CPU's kernel does not take, in words; empty where
     there is none. The arguments are tensors, or anything else that has a dtype."""

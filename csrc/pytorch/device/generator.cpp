@@ -1,5 +1,6 @@
 #include "device/generator.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/Utils.h>
 #include <ATen/core/Tensor.h>
@@ -122,6 +123,12 @@ RandomStream draw(
   auto* own = at::get_generator_or_default<GeneratorImpl>(generator, default_generator(device));
   std::lock_guard<std::mutex> lock(own->mutex_);
   return own->take(ops);
+}
+
+at::Generator host_generator(const RandomStream& stream) {
+  const auto words = stream(0);
+  return at::make_generator<at::CPUGeneratorImpl>(
+      (static_cast<uint64_t>(words[1]) << 32) | words[0]);
 }
 
 }  // namespace tenon

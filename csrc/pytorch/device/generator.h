@@ -81,6 +81,8 @@ void check_generator(c10::Device tensor, const std::optional<at::Generator>& gen
 // Raises for a generator of another device type.
 RandomStream draw(
     const std::optional<at::Generator>& generator, c10::DeviceIndex device, uint64_t ops = 1);
+// A generator of the host, seeded by an op's numbers: for kernels that draw from such a one.
+at::Generator host_generator(const RandomStream& stream);
 
 // Of the graph that the calling thread captures on the device's current stream; nullptr: it
 // captures none. The recorder answers (record/graph.cpp).

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <unordered_map>
 
+#include "device/generator.h"
 #include "device/host_allocator.h"
 #include "device/storage.h"
 #include "device/target.h"
@@ -86,7 +87,48 @@ struct Copies {
   }
 };
 
+// Whether an argument is the two numbers of a stream, the first of which is that tensor of the
+// call.
+bool is_stream(const CallStep& step, const ArgumentPlan& argument, size_t first) {
+  const auto is_number = [&](size_t k) {
+    const auto& layout = step.tensors[k].layout;
+    return layout.sizes.empty() && scalar_type(layout) == at::kLong;
+  };
+  return argument.elements.size() == 2 && first + 2 <= step.tensors.size() &&
+         argument.elements[0].kind == ArgumentPlan::tensor &&
+         argument.elements[1].kind == ArgumentPlan::tensor && is_number(first) &&
+         is_number(first + 1);
+}
+
+RandomStream stream_of(const c10::IValue& numbers) {
+  const auto both = numbers.toList();
+  const auto number = [&](size_t k) {
+    return static_cast<uint64_t>(both.get(k).toTensor().item<int64_t>());
+  };
+  return {number(0), number(1)};
+}
+
+// Whether a call draws from the host's generator, as the program does: it takes its turn where the
+// program enqueues it, not where a device comes to it.
+bool draws_as_the_program(const ResolvedCall& call) {
+  if (!call.op.hasTag(at::Tag::nondeterministic_seeded))
+    return false;
+  const auto& declared = call.op.schema().arguments();
+  for (size_t k = 0; k < call.arguments.size(); ++k) {
+    const auto& [kind, value, elements] = call.arguments[k];
+    if (kind == ArgumentPlan::list && takes_generator(declared[k]))
+      return false;
+    if (declared[k].name() == "dropout_p" && value.isDouble() && value.toDouble() == 0)
+      return false;
+  }
+  return true;
+}
+
 }  // namespace
+
+bool takes_generator(const c10::Argument& argument) {
+  return argument.type()->isSubtypeOf(*c10::OptionalType::create(c10::GeneratorType::get()));
+}
 
 c10::Storage borrowed(void* data, size_t nbytes) {
   constexpr c10::Storage::use_byte_size_t in_bytes;
@@ -200,7 +242,7 @@ std::vector<at::Tensor> call_over(
   // What lies where the caller has it, and which tensors these are. They are kept, so that a result
   // over one of them shares it.
   std::vector<std::pair<at::Tensor, size_t>> passed;
-  const bool keeps = step.on_host;
+  const bool keeps = resolved(step).may_keep;
   Copies copies{step, tensors, {}};
   std::vector<std::pair<at::Tensor, at::Tensor>> changed;  // a copy, and what becomes like it
   size_t next = 0;
@@ -221,8 +263,12 @@ std::vector<at::Tensor> call_over(
   };
   const auto number = [&](const c10::IValue&) { return c10::IValue(tensor().item()); };
   torch::jit::Stack stack;
-  for (const auto& argument : resolved(step).arguments)
-    stack.push_back(host_argument(argument, tensor, number));
+  for (const auto& argument : resolved(step).arguments) {
+    auto value = host_argument(argument, tensor, number);
+    const bool seeds = argument.kind == ArgumentPlan::list &&
+                       takes_generator(resolved(step).op.schema().arguments()[stack.size()]);
+    stack.push_back(seeds ? c10::IValue(host_generator(stream_of(value))) : std::move(value));
+  }
   call_on_host(resolved(step).op, stack, device, wanted);
   for (const auto& [copy, original] : changed)
     original.copy_(copy);
@@ -251,6 +297,8 @@ void resolve_call(CallStep& step) {
     const auto& type = *declared.type();
     if (argument.kind == ArgumentPlan::tensor)
       check_data(c10::TensorType::get()->isSubtypeOf(type), "{} is no tensor", declared.name());
+    else if (argument.kind == ArgumentPlan::list && takes_generator(declared))
+      check_data(is_stream(step, argument, step.written.size()), "numbers of no stream");
     else if (argument.kind != ArgumentPlan::number)
       check_data(
           takes(type, argument.value) && !(written && argument.value.isTensor()),
@@ -266,7 +314,8 @@ void resolve_call(CallStep& step) {
     else
       add(argument);
   }
-  step.on_host = is_foreign(found->op);
+  found->may_keep = is_foreign(found->op);
+  step.on_host = found->may_keep || draws_as_the_program(*found);
   step.resolved = std::move(found);
 }
 

@@ -56,7 +56,10 @@ void place_results(
 struct ResolvedCall {
   c10::OperatorHandle op;
   std::vector<ArgumentPlan> arguments;  // in the schema's order
+  bool may_keep = false;                // whether its kernel may hold on to what it is given
 };
+
+bool takes_generator(const c10::Argument& argument);
 
 // Finds the op of a plan's call, with its arguments. Raises where there is none, or where it takes
 // no such arguments.

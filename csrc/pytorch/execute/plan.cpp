@@ -106,7 +106,7 @@ Plan::Plan(PlanData data, std::shared_ptr<Pace> pace)
     counters_.push_back(
         call == nullptr ? &tenon::counter("plan", step.name)
                         : &tenon::counter(call->route, call->counted));
-    lends_inputs_ = lends_inputs_ || (call != nullptr && call->on_host);
+    lends_inputs_ = lends_inputs_ || (call != nullptr && resolved(*call).may_keep);
   }
 }
 

@@ -1,4 +1,3 @@
-#include <ATen/CPUGeneratorImpl.h>
 #include <c10/core/DeviceGuard.h>
 
 #include <mutex>
@@ -138,18 +137,6 @@ bool is_whole(const at::Tensor& t) {
          t.is_non_overlapping_and_dense() && t.nbytes() == t.storage().nbytes();
 }
 
-// A generator of the host, seeded by a number that the device's generator drew.
-at::Generator seeded_host_generator(
-    const std::optional<at::Generator>& generator, c10::DeviceIndex device) {
-  const auto words = draw(generator, device)(0);
-  return at::make_generator<at::CPUGeneratorImpl>(
-      (static_cast<uint64_t>(words[1]) << 32) | words[0]);
-}
-
-bool takes_generator(const c10::Argument& argument) {
-  return argument.type()->isSubtypeOf(*c10::OptionalType::create(c10::GeneratorType::get()));
-}
-
 // Says in the profile what runs.
 void note_call(Profiled& profiled, const std::string& name, c10::ArrayRef<IValue> arguments) {
   profiled->subject = subject_of({name, name_of(Touching::reason())});
@@ -240,7 +227,7 @@ void run_reference(const c10::OperatorHandle& op, Stack* stack) {
       const auto given = value.toOptional<at::Generator>();
       // A generator of the host that was passed on purpose is used as it is.
       const bool host = given && given->device().is_cpu();
-      host_arguments.emplace_back(host ? *given : seeded_host_generator(given, device.index()));
+      host_arguments.emplace_back(host ? *given : host_generator(draw(given, device.index())));
     } else if (value.isDevice() && value.toDevice().type() == kTenon) {
       host_arguments.emplace_back(c10::Device(c10::kCPU));
     } else {

@@ -45,7 +45,7 @@ constexpr size_t kCallsOfPlan = 4;  // that take as long as what each plan takes
 // What goes to the builder is a header and the window's structure, or, of a window that it was
 // asked for already, a header alone. So is what comes back.
 struct Header {
-  uint32_t number;  // of the window in this process
+  uint32_t number;  // of the request
   uint32_t size;    // of what follows; of an answer: what came of it
   double seconds;   // that runs by reference have taken; of an answer: of planning a call
 };
@@ -68,7 +68,8 @@ struct Connection {
   Clock::time_point started, tried;
   Clock::time_point heard;  // a sign of life, while it owes something
   std::string out, in;
-  std::map<uint32_t, std::shared_ptr<WindowPlan>> asked;
+  std::map<uint32_t, std::shared_ptr<WindowPlan>> asked;  // by number of the request
+  uint32_t last_request = 0;
   std::atomic<bool> works{false};  // is any asked?
   std::atomic<Clock::time_point> listened{Clock::time_point{}};
   std::atomic<double> seconds_per_call{kSecondsPerCall};
@@ -219,6 +220,10 @@ Answers exchange(Connection& c) {
   return answers;
 }
 
+bool is_asked(const Connection& c, const WindowPlan& window) {
+  return c.asked.count(window.request) > 0;
+}
+
 void put_header(Connection& c, const Header& header) {
   c.out.append(reinterpret_cast<const char*>(&header), sizeof(header));
 }
@@ -293,10 +298,12 @@ bool ask_builder(const std::shared_ptr<WindowPlan>& window, double seconds) {
     const std::lock_guard<std::mutex> lock(c.mutex);
     if (c.socket.empty() || c.gone)
       return false;
-    const auto number = static_cast<uint32_t>(window->id);
     if (c.asked.empty())
       c.heard = Clock::now();
-    if (c.asked.emplace(number, window).second) {
+    // Two windows may have one number of the store's, but no request of another's.
+    if (!is_asked(c, *window)) {
+      const auto number = window->request = ++c.last_request;
+      c.asked.emplace(number, window);
       Writer archive;
       archive(structure.key, structure.example);
       put_header(c, {number, static_cast<uint32_t>(archive.bytes.size()), seconds});
@@ -311,9 +318,8 @@ bool ask_builder(const std::shared_ptr<WindowPlan>& window, double seconds) {
 void tell_builder(const WindowPlan& window, double seconds) {
   auto& c = connection();
   const std::lock_guard<std::mutex> lock(c.mutex);
-  const auto number = static_cast<uint32_t>(window.id);
-  if (c.asked.count(number) > 0)
-    put_header(c, {number, 0, seconds});
+  if (is_asked(c, window))
+    put_header(c, {window.request, 0, seconds});
 }
 
 bool builder_runs() {
@@ -352,7 +358,7 @@ void hear_builder(const WindowPlan* wait, bool (*interrupted)()) {
       answers = exchange(c);
       c.listened.store(Clock::now(), std::memory_order_relaxed);
       c.works = !c.asked.empty();
-      waits = wait != nullptr && c.asked.count(static_cast<uint32_t>(wait->id)) > 0;
+      waits = wait != nullptr && is_asked(c, *wait);
       fd = c.fd;
     }
     take_in(answers);

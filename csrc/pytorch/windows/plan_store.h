@@ -84,6 +84,8 @@ struct WindowPlan {
   ReferenceCost cost;
   std::unordered_set<uint64_t> sizes_served;  // by a claim: checksums, kMostSizesCounted at most
 
+  uint32_t request = 0;  // the last one to the builder process; by the lock of its connection
+
   // In the store, as long as it is there; 0 bytes: it is not.
   std::list<std::shared_ptr<WindowPlan>>::iterator place{};
   std::weak_ptr<WindowFamily> family;

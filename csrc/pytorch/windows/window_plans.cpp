@@ -245,12 +245,12 @@ Ready find_ready(const Candidates& candidates, bool waits, WindowRun& asked) {
   return ready;
 }
 
-void finish_window(WindowPlan& window, FoundPlan found) {
+bool finish_window(WindowPlan& window, FoundPlan found) {
   if (g_logs)
     log_plan(window, outcome_of(window, found));
   const StoreLock lock(plans());
   if (window.state == WindowPlan::ready)
-    return;  // Found in a file meanwhile: other threads run it, without the lock.
+    return false;  // Found in a file meanwhile: other threads run it, without the lock.
   if (profiles() && window.asked_at > 0) {
     ProfileEvent built;  // by another thread or process: within nothing of this one's
     built.begin = window.asked_at;
@@ -271,6 +271,7 @@ void finish_window(WindowPlan& window, FoundPlan found) {
                  : window.found.error.empty() || passes ? WindowPlan::seen
                                                         : WindowPlan::failed;
   plans().store.note_plan(window);
+  return true;
 }
 
 void ask_for_later() {

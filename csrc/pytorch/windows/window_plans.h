@@ -39,8 +39,8 @@ using AskForPlan = std::function<void(std::shared_ptr<WindowPlan>, bool wait)>;
 void set_ask_for_plan(AskForPlan ask);
 
 // Brings a plan, or the reason why there is none. Without either nobody has asked any more.
-// A plan that is there stays.
-void finish_window(WindowPlan& window, FoundPlan found);
+// A plan that is there stays, and the window has nothing of this one: false.
+bool finish_window(WindowPlan& window, FoundPlan found);
 
 // When a process ends: asks the builder, if one runs, for plans of windows whose runs have
 // cost a good part of what a plan is asked for at. The same program may run again.

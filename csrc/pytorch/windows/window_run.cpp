@@ -243,11 +243,17 @@ WindowRun verify_window(
   bool has_run = false;
   const auto by_plan = [&] {
     const auto numbers = std::make_shared<PlanNumbers>(window, device);
-    auto tried = run_plan(ready, window, order, device, numbers, /*keeps_slots=*/true);
-    if (tried.later) {
-      wait_for_success(device, commit_part(device), "a plan that is compared");
-      tried.failures = tried.later();
+    WindowRun tried;
+    try {
+      tried = run_plan(ready, window, order, device, numbers, /*keeps_slots=*/true);
+      if (tried.later)
+        wait_for_success(device, commit_part(device), "a plan that is compared");
+    } catch (...) {
+      drain(device);  // of memory that ends with the numbers and the run
+      throw;
     }
+    if (tried.later)
+      tried.failures = tried.later();
     if (tried.failures.first)
       tried.failures.first->raise();
   };
@@ -284,6 +290,9 @@ WindowRun run_plan_on_device(
     return run_plan(ready, window, order, device, numbers, /*keeps_slots=*/false);
   } catch (const c10::OutOfMemoryError&) {
     count_as_reference(*ready.found);
+  } catch (...) {
+    drain(device);  // of the numbers' copy, which reads memory that ends with them
+    throw;
   }
   auto ran = by_reference();
   ran.later = [numbers, later = std::move(ran.later)] { return later(); };

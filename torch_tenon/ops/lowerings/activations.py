@@ -109,7 +109,7 @@ def _is_in_order(sizes: Sequence[Index], strides: Sequence[Index]) -> bool:
 def gelu(b: Build, x: Value, *, approximate: str = "none") -> Value:
     """x times the normal distribution's cumulative function, or its tanh approximation.
 
-    Of infinity the host's kernel makes NaN where it is oneDNN's, which is for numbers in order.
+    Of infinity the host's kernel makes NaN where it is a library's, which is for numbers in order.
     """
     of_fractions(x)
     in_order = _is_in_order(x.sizes, b.out.strides)

@@ -22,7 +22,13 @@ from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ir.values import Lazy, Position, Value
 from torch_tenon.ops.lowerings.creation import constant
 from torch_tenon.ops.lowerings.reductions import check_all, shared
-from torch_tenon.ops.lowerings.table import Build, CannotLower, elementwise, lowering
+from torch_tenon.ops.lowerings.table import (
+    Build,
+    CannotLower,
+    broadcast_to,
+    elementwise,
+    lowering,
+)
 
 MANY_VALUES = 1 << 20  # from which 64 bits choose among them, and not 32
 
@@ -276,10 +282,22 @@ def bernoulli(b: Build, x: Value, p: Any = None, **keywords: Any) -> Value:
     if p is not None:
         return own(b, Drawn("bernoulli", p), x.dtype)
     _refuse(not x.dtype.is_floating_point)
+    return own(b, Drawn("bernoulli", chances(b, x)), x.dtype)
+
+
+@lowering("aten.bernoulli.Tensor")
+def bernoulli_of(b: Build, x: Value, p: Value, **keywords: Any) -> Value:
+    """1 with probability p, else 0, as numbers of x's dtype."""
+    _refuse(not p.dtype.is_floating_point or x.dtype.is_complex)
+    return own(b, Drawn("bernoulli", broadcast_to(chances(b, p), x.sizes)), x.dtype)
+
+
+def chances(b: Build, x: Value) -> Value:
+    """What has to be probabilities."""
     x = shared(b, x)
     is_chance = lambda c: ops.ge(c, 0) & ops.le(c, 1)  # noqa: E731
     check_all(b, x, is_chance, "Expected p_in >= 0 && p_in <= 1 to be true, but got false.")
-    return own(b, Drawn("bernoulli", x), x.dtype)
+    return x
 
 
 @lowering("aten.native_dropout")

@@ -446,7 +446,7 @@ lowering("aten.std.correction")(lambda b, x, dim=None, **how: std_mean(b, x, dim
 
 
 def scan(b: Build, x: Value, dim: int, combine: str, out: torch.dtype) -> Value:
-    """Running combinations along a dimension; sums and products of float32 in double precision, as
+    """Running combinations along a dimension; those of float32 that round in double precision, as
     the CPU has them: a product may leave float32's range and come back."""
     if out not in TABLE or out is torch.bool:
         raise CannotLower(f"no running {combine} of {out}")
@@ -463,7 +463,7 @@ def scan(b: Build, x: Value, dim: int, combine: str, out: torch.dtype) -> Value:
         # As the sums do, it makes zero of a negative one.
         return Lazy(x.sizes, out, lambda p: ops.add(one.load(p), ops.constant(0.0, out)), (one,))
     others = [k for k in range(len(x.sizes)) if k != d]
-    wide = out is torch.float32 and combine in ("sum", "prod")
+    wide = out is torch.float32 and combine in ("sum", "prod", "logaddexp")
     load = typed(x, out)
 
     def body(p: list[Index], r: list[Index]) -> tuple[Scalar, Index]:

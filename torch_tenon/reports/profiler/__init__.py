@@ -93,27 +93,35 @@ def start(mode: str = "interval", wait_until_completed: bool = False) -> None:
             raise RuntimeError(
                 "torch.tenon.profiler was started already; call torch.tenon.profiler.stop() first"
             )
+        log = _C.ProfileLog(_MOST_EVENTS)
         execute = None
         if wait_until_completed:
             execute = _C.execute_mode()
             _C.set_execute_mode(config.EXECUTE_MODES.index("reference"))
-        _running = _Profile(_C.ProfileLog(_MOST_EVENTS), modes, execute, time.time_ns())
+        _running = _Profile(log, modes, execute, time.time_ns())
 
 
 def stop() -> None:
-    """Waits for the devices and ends the log; without one this does nothing."""
-    global _running, _last
+    """Waits for the devices and ends the log; without one this does nothing. What a device raises
+    is raised once the log has ended."""
     with _lock:
         if _running is None:
             return
-        for index in builtins.range(accelerator.device_count()):
-            accelerator.synchronize(index)
-        _running.log.stop()
-        _collect(_running)
-        _running.end = time.time_ns()
-        if _running.execute is not None:
-            _C.set_execute_mode(_running.execute)
-        _running, _last = None, _running
+        try:
+            for index in builtins.range(accelerator.device_count()):
+                accelerator.synchronize(index)
+        finally:
+            _end_log(_running)
+
+
+def _end_log(log: _Profile) -> None:
+    global _running, _last
+    _running, _last = None, log
+    if log.execute is not None:
+        _C.set_execute_mode(log.execute)
+    log.log.stop()
+    _collect(log)
+    log.end = time.time_ns()
 
 
 @contextlib.contextmanager
@@ -264,9 +272,10 @@ def _end(found: _Open) -> None:
 
 
 def _note(found: _Open) -> None:
-    if _running is not None and found.begin >= _running.begin:
+    running = _running  # which another thread may end
+    if running is not None and found.begin >= running.begin:
         thread = threading.get_native_id()
-        _running.ranges.append(trace.Range(found.name, found.begin, time.time_ns(), thread))
+        running.ranges.append(trace.Range(found.name, found.begin, time.time_ns(), thread))
 
 
 # Captures
