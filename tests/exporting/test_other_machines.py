@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
@@ -24,7 +25,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 ROOT = Path(__file__).parent.parent.parent
 HOST = ""
 WHICH = shutil.which
-MACHINES = ["aarch64-linux-gnu", "riscv64-linux-gnu"]
 
 
 class Small(nn.Module):
@@ -50,6 +50,7 @@ def tool(name: str) -> str:
     return found
 
 
+@functools.cache
 def built(machine: str, folder: Path) -> list[str]:
     """The command that runs the C program on that machine."""
     prefix = f"{machine}-" if machine else ""
@@ -59,14 +60,14 @@ def built(machine: str, folder: Path) -> list[str]:
         emulator = [tool(f"qemu-{machine.partition('-')[0]}"), "-L", f"/usr/{machine}"]
     library = Path(torch_tenon.__file__).parent / "runtime" / "libtenon_rt.so"
     if machine:
-        out = folder / "runtime"
+        out = folder / machine
         library = out / "libtenon_rt.a"
         make = ["make", "-s", "-C", str(ROOT / "csrc" / "runtime"), f"OUT={out}", str(library)]
         environment = {k: v for k, v in os.environ.items() if k != "MAKEFLAGS"} | compilers
         words = [f"{k}={v}" for k, v in compilers.items()]
         subprocess.run([*make, *words], check=True, env=environment)
     source = Path(__file__).with_name("on_files.c")
-    program = folder / "on_files"
+    program = folder / f"on_files-{machine}"
     subprocess.run(
         [compilers["CC"], "-O1", f"-I{ROOT / 'include'}", "-c", str(source), "-o", f"{program}.o"],
         check=True,
@@ -78,13 +79,41 @@ def built(machine: str, folder: Path) -> list[str]:
     return [*emulator, str(program)]
 
 
-@pytest.mark.parametrize("compiler", ["gcc", "package"])
-@pytest.mark.parametrize("machine", [HOST, *MACHINES], ids=["host", *MACHINES])
-def test_a_program_in_c(
-    tmp_path: Path, machine: str, compiler: str, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the C programs are, which take longer to compile than what they run."""
+    return tmp_path_factory.mktemp("on_files")
+
+
+by_compiler = pytest.mark.parametrize("compiler", ["gcc", "package"])
+
+
+@by_compiler
+def test_on_this_machine(
+    tmp_path: Path, folder: Path, compiler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs_in_c(HOST, compiler, tmp_path, folder, monkeypatch)
+
+
+@by_compiler
+def test_on_aarch64(
+    tmp_path: Path, folder: Path, compiler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs_in_c("aarch64-linux-gnu", compiler, tmp_path, folder, monkeypatch)
+
+
+@by_compiler
+def test_on_riscv64(
+    tmp_path: Path, folder: Path, compiler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs_in_c("riscv64-linux-gnu", compiler, tmp_path, folder, monkeypatch)
+
+
+def runs_in_c(
+    machine: str, compiler: str, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its kernels by gcc, or by the compiler of a package, which compiles for every machine."""
-    command = built(machine, tmp_path)
+    command = built(machine, folder)
     if compiler == "package":
         hidden = f"{machine}-gcc"
         monkeypatch.setattr(
