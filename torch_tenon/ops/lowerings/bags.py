@@ -75,6 +75,8 @@ def embedding_bag(
     """Rows of a table summed, averaged or maximized over bags; also each row's bag, the bags'
     sizes and, for the maximum, where it stands."""
     bags, width, rows = b.out.sizes[0], b.out.sizes[1], at.numel()
+    if bags == 0 and rows == 0 and starts.sizes[0] == 0:
+        return [constant(m.sizes, 0, m.dtype) for m in b.results if m is not None]
     if bags == 0 or width == 0:
         raise CannotLower("no bag, or rows of nothing")
     if mode not in (SUM, MEAN, MAX):
