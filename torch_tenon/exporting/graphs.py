@@ -22,10 +22,10 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, statically_known_true
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_unflatten
 
+from torch_tenon.exporting import recurrent, resampled
 from torch_tenon.exporting.channels import NORM
 from torch_tenon.exporting.held import Given, Graph, Held, overlap, with_sizes_of_data
 from torch_tenon.exporting.numbers import ITEMS, NoTensor, in_tensor
-from torch_tenon.exporting.recurrent import RECURRENT, compositions
 from torch_tenon.frontends.graph import memory_of
 from torch_tenon.ops.compositions import decompositions
 
@@ -57,8 +57,9 @@ def prepare(program: ExportedProgram, by_hand: bool = False) -> Graph:
     table = dict(decompositions(standalone=True)) | {aten.copy.default: _copy}
     if by_hand:
         table.pop(NORM, None)  # which may become part of a convolution
-    if by_hand and any(n.target in RECURRENT for n in program.graph.nodes):
-        table = table | compositions()
+        for kind, ops in ((recurrent, recurrent.RECURRENT), (resampled, resampled.RESAMPLED)):
+            if any(n.target in ops for n in program.graph.nodes):
+                table |= kind.compositions()
     try:
         with torch.no_grad():
             lowered = program.run_decompositions(table)
