@@ -30,12 +30,12 @@ int main(int count, char **arguments) {
   for (size_t k = 0; k < inputs; ++k) {
     tenon_tensor_info info = {.size = sizeof(info)};
     check(tenon_describe_input(program, 0, k, &info, &status));
-    printf("input %s: dtype %d, sizes", info.name, info.dtype);
+    printf("\ninput %s: dtype %d, sizes", info.name, info.dtype);
     in[k] = (tenon_tensor){.size = sizeof(*in), .dtype = info.dtype, .rank = info.rank};
     size_t elements = 1;
-    for (int d = 0; d < info.rank; ++d)
-      printf(" %lld", (long long)(in[k].sizes[d] = info.least[d])), elements *= info.least[d];
-    printf("\n");
+    for (int d = 0; d < info.rank; ++d) /* 1 where it may be 0 and more */
+      elements *= in[k].sizes[d] = info.least[d] > 0 ? info.least[d] : info.greatest[d] > 0,
+          printf(" %lld", (long long)in[k].sizes[d]);
     in[k].nbytes = elements * 16; /* no element has more */
     in[k].data = calloc(elements + 1, 16);
     for (size_t j = 0; j < elements && info.dtype == TENON_FLOAT32; ++j)
@@ -51,7 +51,7 @@ int main(int count, char **arguments) {
     clock_gettime(CLOCK_MONOTONIC, run == 0 ? &start : &end);
   }
   const double ns = (end.tv_sec - start.tv_sec) * 1e9 + (end.tv_nsec - start.tv_nsec);
-  printf("%s: %.1f us a run\n", tenon_method_name(program, 0), runs > 0 ? ns / 1e3 / runs : 0);
+  printf("\n%s: %.1f us a run\n", tenon_method_name(program, 0), runs > 0 ? ns / 1e3 / runs : 0);
   for (size_t k = 0; k < outputs && out[k].dtype == TENON_FLOAT32 && out[k].nbytes >= 4; ++k)
     printf("output %zu begins with %g\n", k, *(float *)out[k].data);
   tenon_close_program(program);

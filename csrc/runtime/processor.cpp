@@ -16,7 +16,7 @@ constexpr const char* kLevels[] = {
     "avx512bw avx512cd avx512dq avx512f avx512vl",
 };
 
-std::string flags_here() {
+[[maybe_unused]] std::string flags_here() {
   const auto text = read_whole("/proc/cpuinfo").value_or("");
   const auto line = text.find("\nflags");
   const auto start = std::min(text.find(':', line), text.size());

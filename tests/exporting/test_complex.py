@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -115,13 +116,40 @@ def test_a_model_of_spectra(tmp_path: Path) -> None:
         assert_same(list(program(x)), want, rtol=1e-4, atol=1e-4)
 
 
-REFUSED = {
-    "fft_fft": torch.fft.fft,
-    "sqrt": torch.sqrt,
-}
+FUNCTIONS: list[Callable[[Tensor], Tensor]] = [
+    *(torch.sqrt, torch.rsqrt, torch.sin, torch.cos, torch.tan, torch.sinh, torch.cosh),
+    *(torch.tanh, torch.log2, torch.log10, torch.exp, torch.log),
+    lambda z: z**0.5,
+    lambda z: z**-1.5,
+    lambda z: z.conj().imag,
+    lambda z: z.conj().imag.exp(),
+]
+PARTS = [0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 30.0, -30.0, 1e-30, -2.5]
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_others_are_refused_by_name(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ExportError, match=rf"aten\.{name}\b.*complex"):
-        exported(tmp_path, [REFUSED[name]], torch.randn(4, 4, dtype=torch.complex64))
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_functions(tmp_path: Path, dtype: torch.dtype) -> None:
+    """Also of infinities, NaN and what is nearly nothing; and of numbers whose squares are out of
+    range."""
+    shapes = (({0: Dim("n", min=2)},),)
+    program = exported(tmp_path, FUNCTIONS, torch.randn(5, dtype=dtype), dynamic_shapes=shapes)
+    close = 1e-5 if dtype is torch.complex64 else 5e-14
+    real = dtype.to_real()
+    spread = torch.randn(2, 500, dtype=real) * (torch.randn(2, 500, dtype=real) * 12).exp()
+    for z in (torch.randn(1000, dtype=dtype) * 5, torch.complex(*spread.unbind())):
+        for got, function in zip(program(z), FUNCTIONS, strict=True):
+            assert_same(got, function(z).resolve_neg(), rtol=close, atol=0)
+    # Of two such parts the signs are not defined.
+    pairs = [(a, b) for a in PARTS for b in PARTS if math.isfinite(a) or math.isfinite(b)]
+    z = torch.tensor([complex(a, b) for a, b in pairs], dtype=dtype)
+    for got, function in zip(program(z), FUNCTIONS, strict=True):
+        want = function(z).resolve_neg()
+        if want.is_complex():
+            got, want = torch.view_as_real(got), torch.view_as_real(want)
+        assert_same(got, want, rtol=close, atol=close)
+
+
+def test_others_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=r"aten\.asin\b.*complex"):
+        exported(tmp_path, [torch.asin], torch.randn(4, 4, dtype=torch.complex64))

@@ -150,3 +150,26 @@ def test_an_upper_bound_that_pytorch_asks_for(tmp_path: Path) -> None:
     for count in (2, 25):
         x = torch.randn(count, 3)
         torch.testing.assert_close(program(x), model(x), rtol=1e-4, atol=1e-3)
+
+
+class Placed(nn.Module):
+    """The first rows of a table, which is twice as long as wide."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.randn(16, 8))
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x + self.table[: x.shape[0]])
+
+
+def test_a_size_that_is_another_one_in_the_example(tmp_path: Path) -> None:
+    """To ask whether the rows are the table turned fixed their number, where they were as many as
+    its columns."""
+    rows = Dim("rows", min=2, max=16)
+    model = Placed().eval()
+    program = exported(tmp_path, model, (torch.randn(8, 8),), dynamic_shapes=({0: rows},))
+    for count in (8, 2, 5, 16):
+        x = torch.randn(count, 8)
+        torch.testing.assert_close(program(x), model(x), rtol=1e-5, atol=1e-5)

@@ -16,7 +16,7 @@ from torch.export import Dim
 import torch_tenon
 from torch_tenon.runtime.library import ProgramError
 
-BATCH = Dim("batch", max=9)
+BATCH = Dim("batch", min=1, max=9)
 
 
 def exported(folder: Path, model: Any, *args: Any, **keywords: Any) -> Any:

@@ -7,6 +7,7 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -26,15 +27,16 @@ from torch_tenon.exporting.held import Graph, Held
 from torch_tenon.exporting.laid_out import LaidOut
 from torch_tenon.exporting.linear import lay_out_products
 from torch_tenon.exporting.methods import RUNTIME, TORCH, Method, build_method, takes_host_kernels
-from torch_tenon.exporting.ones import MOST, choices, sizes_of_one, with_ones
 from torch_tenon.exporting.packed import PackedSequences
 from torch_tenon.exporting.program_file import ProgramFile, refuse_path
+from torch_tenon.exporting.small_sizes import MOST, choices, may_be, with_sizes
 from torch_tenon.exporting.weights import Shared, key_of, share_state
 from torch_tenon.runtime.program import Program
 
 log = logging.getLogger("torch_tenon.program")
 
 INSIDE, APART = "inside", "apart"
+_FAKE_TENSORS = logging.getLogger("torch._subclasses.fake_tensor")
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,8 @@ def export(
     `model` is a module, called with `args` and `kwargs` as `torch.export.export` does, or what that
     gave; or several methods of one file by name, each an ExportedProgram: what they share of
     weights and buffers is there once. Buffers that the model writes are the loaded program's state.
-    `dynamic_shapes` is as for `torch.export.export`. Where a size may be 1, the model is traced
-    once more for that.
+    `dynamic_shapes` is as for `torch.export.export`. Where a size may be 1 or 0, the model is
+    traced once more for that.
 
     `target` is "cpu" or the device's own target (the default). On cpu, kernels are compiled for the
     processors of `cpu`, comma-separated: "x86-64-v3,x86-64-v4" where nothing is said, "native" for
@@ -193,7 +195,7 @@ def _programs(
 def _methods(
     model: Any, programs: Mapping[str, ExportedProgram], backend: Backend, host: str
 ) -> list[Method]:
-    """The methods, and behind them their forms for sizes of 1."""
+    """The methods, and behind them their forms for sizes of 1 and 0."""
     by_hand = takes_host_kernels(backend)
     graphs = {(name, ""): prepare(p, by_hand) for name, p in programs.items()}
     for name, program in programs.items():
@@ -221,27 +223,38 @@ def _methods(
 def _forms(
     name: str, model: nn.Module | None, program: ExportedProgram, by_hand: bool
 ) -> Iterator[tuple[str, Graph]]:
-    """The graphs of a method for sizes of 1, where it may have these, and which sizes are 1.
+    """The graphs of a method for sizes of 1 and 0, where it may have these, and which sizes are.
     Without the model itself it is what the program makes of it."""
-    symbols = sizes_of_one(program)
-    if not symbols:
-        return
-    module = program.module() if model is None else model
-    for left in symbols[MOST:]:
+    module: nn.Module | None = model
+    for left in may_be(program, 1)[MOST:]:
         _is_without(name, f"{left} = 1", f"{MOST} other sizes may be 1")
-    for ones in choices(symbols[:MOST]):
-        which = ", ".join(f"{s} = 1" for s in ones)
+    for values in choices(program):
+        if module is None:
+            module = program.module()
+        which = ", ".join(f"{symbol} = {value}" for symbol, value in values.items())
         try:
-            with PackedSequences(by_hand):
-                traced = with_ones(module, program, ones)
+            with PackedSequences(by_hand), _quiet(_FAKE_TENSORS):
+                traced = with_sizes(module, program, values)
             yield which, prepare(traced, by_hand)
         except Exception as reason:  # of the model's own, or of PyTorch's trace
             _is_without(name, which, reason)
 
 
+@contextmanager
+def _quiet(logger: logging.Logger) -> Iterator[None]:
+    """While it is entered, a logger says nothing: of sizes that a model may not take."""
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
 def _is_without(name: str, which: str, reason: object) -> None:
     said = (str(reason).strip() or type(reason).__name__).splitlines()[0]
-    log.warning("%s does not take the size %s: %s (docs/export.md)", name, which, said)
+    # Where no least size is named it is 0: few who leave it out ask for that.
+    level = logging.INFO if which.endswith(" = 0") else logging.WARNING
+    log.log(level, "%s does not take the size %s: %s (docs/export.md)", name, which, said)
 
 
 class _Examples:

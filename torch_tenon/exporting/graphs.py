@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,10 +22,10 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, statically_known_true
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_unflatten
 
+from torch_tenon.exporting import fourier, recurrent, resampled
 from torch_tenon.exporting.channels import NORM
-from torch_tenon.exporting.held import Given, Graph, Held, overlap, with_sizes_of_data
+from torch_tenon.exporting.held import Given, Graph, Held, overlap, symbols_of, with_sizes_of_data
 from torch_tenon.exporting.numbers import ITEMS, NoTensor, in_tensor
-from torch_tenon.exporting.recurrent import RECURRENT, compositions
 from torch_tenon.frontends.nodes import memory_of
 from torch_tenon.ops.compositions import decompositions
 
@@ -36,6 +36,12 @@ aten = torch.ops.aten
 _CHECKS = (
     *(aten._assert_scalar.default, aten._assert_tensor_metadata.default),
     *(aten.sym_constrain_range.default, aten.sym_constrain_range_for_size.default),
+)
+# Layers whose kernels for the host are written by hand, and what composes them.
+_BY_HAND: tuple[tuple[Collection[Any], Callable[[], dict[Any, Any]]], ...] = (
+    (recurrent.RECURRENT, recurrent.compositions),
+    (resampled.RESAMPLED, resampled.compositions),
+    (fourier.FOURIER, fourier.compositions),
 )
 _WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
@@ -53,12 +59,15 @@ class Result:
 
 def prepare(program: ExportedProgram, by_hand: bool = False) -> Graph:
     """The graph of a program, decomposed; the program stays as it is. `by_hand`: the target takes
-    kernels for the host, so that recurrent layers have theirs. Raises ExportError."""
+    kernels for the host, so that some layers have theirs. Raises ExportError."""
     table = dict(decompositions(standalone=True)) | {aten.copy.default: _copy}
     if by_hand:
         table.pop(NORM, None)  # which may become part of a convolution
-    if by_hand and any(n.target in RECURRENT for n in program.graph.nodes):
-        table = table | compositions()
+        targets = {n.target for n in program.graph.nodes}
+        for ops, compositions in _BY_HAND:
+            if not targets.isdisjoint(ops):
+                table |= compositions()
+    symbols = symbols_of(program.graph.find_nodes(op="placeholder"))
     try:
         with torch.no_grad():
             lowered = program.run_decompositions(table)
@@ -66,7 +75,7 @@ def prepare(program: ExportedProgram, by_hand: bool = False) -> Graph:
         _refuse_aliases(program, error)
         raise
     module = lowered.graph_module  # which is nobody else's
-    graph = Graph(module)
+    graph = Graph(module, symbols=symbols)
     _take_inputs(graph, lowered)
     _take_outputs(graph, lowered)
     graph.conditions += _guards(module)

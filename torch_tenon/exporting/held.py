@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,6 +52,7 @@ class Graph:
     names: list[str] = field(default_factory=list)  # of the graph's outputs
     is_single: bool = False  # there is one result, and no tuple around it
     conditions: list[Any] = field(default_factory=list)  # on sizes, as SymPy has them
+    symbols: set[Any] = field(default_factory=set)  # in the inputs' sizes, as they were traced
 
     def drop_unused(self) -> None:
         """Drops the model's own tensors that nothing takes."""
@@ -64,6 +66,23 @@ class Graph:
         self.module.graph.eliminate_dead_code(
             lambda n: n.op in ("placeholder", "output") or _has_effect(n.target)
         )
+
+
+def symbols_of(nodes: Iterable[Node]) -> set[Any]:
+    """The symbols in the sizes of some tensors."""
+    return {symbol for n in _symbolic(nodes) for symbol in n.node.expr.free_symbols}
+
+
+def fixed_of(symbols: Iterable[Any], nodes: Iterable[Node]) -> list[Any]:
+    """Those symbols that are numbers by now in the sizes of some tensors."""
+    environment = next((n.node.shape_env for n in _symbolic(nodes)), None)
+    return [s for s in symbols if environment is None or environment.replace(s).is_number]
+
+
+def _symbolic(nodes: Iterable[Node]) -> list[Any]:
+    values = [n.meta.get("val") for n in nodes]
+    sizes = [n for v in values if isinstance(v, Tensor) for n in v.shape]
+    return [n for n in sizes if isinstance(n, torch.SymInt)]
 
 
 def _has_effect(target: Any) -> bool:

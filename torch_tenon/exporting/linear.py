@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 from torch.fx import Node
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from torch_tenon.exporting.held import Graph, Held
 from torch_tenon.exporting.laid_out import LaidOut, enter, in_panels
@@ -151,5 +152,7 @@ def _is_turn(node: Node) -> bool:
     x, y = cast(Node, node.args[0]).meta["val"], node.meta["val"]
     if not isinstance(y, Tensor) or x.dim() != 2 or x.dtype is not y.dtype:
         return False
-    exchanged = y.shape == x.shape[::-1] and y.stride() == x.stride()[::-1]
-    return exchanged and y.storage_offset() == x.storage_offset()
+    steps = zip((*y.shape, *y.stride()), (*x.shape[::-1], *x.stride()[::-1]), strict=False)
+    # Sizes that happen to agree in the example need not: to ask would fix them.
+    exchanged = y.dim() == 2 and all(statically_known_true(a == b) for a, b in steps)
+    return exchanged and statically_known_true(y.storage_offset() == x.storage_offset())

@@ -17,7 +17,7 @@ from torch_tenon.compiler.backend import Backend
 from torch_tenon.compiler.plan import Plan
 from torch_tenon.exporting.channels import convolve_by_channel
 from torch_tenon.exporting.graphs import ExportError, Result
-from torch_tenon.exporting.held import Given, Graph, Held, place_of, with_sizes_of_data
+from torch_tenon.exporting.held import Given, Graph, Held, fixed_of, place_of, with_sizes_of_data
 from torch_tenon.exporting.laid_out import LaidOut
 from torch_tenon.frontends.graph import BuiltGraph, Output, build
 from torch_tenon.frontends.sizes import SizeSource
@@ -163,6 +163,12 @@ def build_method(
             f"{name}: the model draws random numbers:\n" + "\n".join(lines) + "\nCall "
             "model.eval() before it is exported, where they are a dropout's. Take others as an "
             "input."
+        )
+    fixed = fixed_of(graph.symbols, [p.node for p in graph.placeholders])
+    if fixed:
+        raise ExportError(
+            f"{name}: the sizes {', '.join(sorted(map(str, fixed)))} are dynamic, and are fixed by "
+            "what the model is composed of: leave them out of dynamic_shapes"
         )
     return _Describer(name, graph, built).method(plan, host)
 

@@ -104,15 +104,8 @@ def packed_layers(
             count = w_hidden.shape[0]
             b_input, b_hidden = biases or (None, w_hidden.new_zeros(count))
             gates = torch.nn.functional.linear(x, w_input, b_input)
-            out, h, c = steps_op()(
-                gates.contiguous(),
-                _in_pieces(w_hidden),
-                b_hidden.contiguous(),
-                hidden[k].contiguous(),
-                cells[k].contiguous(),
-                batch_sizes,
-                kind,
-                direction == 1,
+            out, h, c = _steps(
+                gates, w_hidden, b_hidden, hidden[k], cells[k], batch_sizes, kind, direction == 1
             )
             outputs.append(out)
             last_hidden.append(h)
@@ -120,6 +113,30 @@ def packed_layers(
         x = torch.cat(outputs, -1) if bidirectional else outputs[0]
     states = torch.stack(last_hidden), torch.stack(last_cells)
     return (x, *states) if kind == LSTM else (x, states[0])
+
+
+def _steps(
+    gates: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    hidden: Tensor,
+    cell: Tensor,
+    batch_sizes: Tensor,
+    kind: int,
+    is_reversed: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    if hidden.shape[0] == 0:
+        return gates.new_empty(0, weight.shape[1]), hidden, cell
+    return steps_op()(
+        gates.contiguous(),
+        _in_pieces(weight),
+        bias.contiguous(),
+        hidden.contiguous(),
+        cell.contiguous(),
+        batch_sizes,
+        kind,
+        is_reversed,
+    )
 
 
 def _is_served(x: Tensor, weights: Sequence[Tensor], drops: bool) -> bool:

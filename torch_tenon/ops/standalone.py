@@ -234,3 +234,30 @@ def fake_quantize_per_channel(
     """The same with a scale and a zero for each slice along an axis."""
     sizes = [-1 if d == axis else 1 for d in range(x.dim())]
     return _pretended(x, scale.view(sizes), zero_point.view(sizes), low, high)
+
+
+MOST_UNKNOWNS = 16  # of a system that is written out
+
+
+@standalone(aten.linalg_solve_triangular.default)
+def solve_triangular(
+    a: Tensor, b: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False
+) -> Any:
+    """x of `a x = b`, or of `x a = b`: row after row, of few unknowns."""
+    n = a.shape[-1]
+    if not isinstance(n, int) or not 0 < n <= MOST_UNKNOWNS or a.dtype.is_complex:
+        return NotImplemented
+    if not left:
+        found = solve_triangular(a.mT, b.mT, upper=not upper, unitriangular=unitriangular)
+        return found.mT
+    b = b.expand(*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *b.shape[-2:])
+    rows: dict[int, Tensor] = {}
+    for i in reversed(range(n)) if upper else range(n):
+        x = b[..., i, :]
+        if rows:
+            known = torch.stack(list(rows.values()), -2)
+            first, last = min(rows), max(rows) + 1
+            factors = a[..., i, first:last].flip(-1) if upper else a[..., i, first:last]
+            x = x - (factors.unsqueeze(-1) * known).sum(-2)
+        rows[i] = x if unitriangular else x / a[..., i, i].unsqueeze(-1)
+    return torch.stack([rows[i] for i in range(n)], -2)

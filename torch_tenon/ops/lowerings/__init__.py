@@ -10,6 +10,7 @@ FAMILIES = (
     "activations",
     "copies",
     "complex_numbers",
+    "complex_functions",
     "views",
     "creation",
     "random",

@@ -76,6 +76,8 @@ def embedding_bag(
     and where the maxima stand. A sum needs neither: these are 0, as the host has them. Of an
     average the sizes are given twice."""
     bags, width, rows = b.out.sizes[0], b.out.sizes[1], at.numel()
+    if bags == 0 and rows == 0 and starts.sizes[0] == 0:
+        return [constant(m.sizes, 0, m.dtype) for m in b.results if m is not None]
     if bags == 0 or width == 0:
         raise CannotLower("no bag, or rows of nothing")
     if mode not in (SUM, MEAN, MAX):

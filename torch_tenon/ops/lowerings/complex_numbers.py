@@ -78,7 +78,9 @@ def _real(x: Any) -> Any:
     return x.to_real() if isinstance(x, torch.dtype) and x.is_complex else x
 
 
-def _own(*names: str) -> Callable[[Lowering], Lowering]:
+def own(*names: str) -> Callable[[Lowering], Lowering]:
+    """Enters the lowering of some ops of complex numbers."""
+
     def enter(function: Lowering) -> Lowering:
         _OWN.update({f"aten.{name}": function for name in names})
         return function
@@ -117,9 +119,9 @@ def _exp(x: Scalar, y: Scalar) -> Scalar:
     return made
 
 
-def _log(x: Scalar, y: Scalar) -> Scalar:
-    """The logarithm. That of the absolute value is of squares in float64: near 1 of what they are
-    more than 1, which the absolute value itself has no digits for."""
+def log_of_size(x: Scalar, y: Scalar) -> Scalar:
+    """The logarithm of the absolute value, in float64 and of squares: near 1 of what they are more
+    than 1, which the absolute value itself has no digits for."""
     a, b = (ops.to(ops.abs(part), torch.float64) for part in (x, y))
     large, small = ops.maximum(a, b), ops.minimum(a, b)
     near = ops.gt(large, 0.5) & ops.lt(large, 2.0)
@@ -129,8 +131,12 @@ def _log(x: Scalar, y: Scalar) -> Scalar:
     of_near = ops.mul(ops.log1p(ops.where(near, beyond, 0.0)), 0.5)
     share = ops.where(ops.eq(large, 0.0) | ops.isinf(large), 0.0, small / large)
     far = ops.log(large) + ops.mul(ops.log1p(ops.mul(share, share)), 0.5)
-    size = ops.where(ops.isinf(a) | ops.isinf(b), math.inf, ops.where(near, of_near, far))
-    made: Scalar = ops.pair(ops.to(size, x.dtype), ops.atan2(y, x))
+    found: Scalar = ops.where(ops.isinf(a) | ops.isinf(b), math.inf, ops.where(near, of_near, far))
+    return found
+
+
+def _log(x: Scalar, y: Scalar) -> Scalar:
+    made: Scalar = ops.pair(ops.to(log_of_size(x, y), x.dtype), ops.atan2(y, x))
     return made
 
 
@@ -141,20 +147,20 @@ def _sgn(x: Scalar, y: Scalar) -> Scalar:
     return made
 
 
-_own("abs")(_of_parts(ops.hypot, 4))
-_own("angle")(_of_parts(lambda x, y: ops.atan2(y, x), 8))
-_own("_conj", "_conj_physical", "conj_physical")(_of_parts(lambda x, y: ops.pair(x, -y), 1))
-_own("real")(_of_parts(lambda x, y: x, 0))
-_own("imag")(_of_parts(lambda x, y: y, 0))
-_own("exp")(_of_parts(_exp, 20))
-_own("log")(_of_parts(_log, 40))
-_own("sgn")(_of_parts(_sgn, 8))
-_own("isnan")(_of_parts(lambda x, y: ops.isnan(x) | ops.isnan(y), 1))
-_own("isinf")(_of_parts(lambda x, y: ops.isinf(x) | ops.isinf(y), 1))
-_own("positive", "resolve_conj", "resolve_neg")(alias)
+own("abs")(_of_parts(ops.hypot, 4))
+own("angle")(_of_parts(lambda x, y: ops.atan2(y, x), 8))
+own("_conj", "_conj_physical", "conj_physical")(_of_parts(lambda x, y: ops.pair(x, -y), 1))
+own("real")(_of_parts(lambda x, y: x, 0))
+own("imag")(_of_parts(lambda x, y: y, 0))
+own("exp")(_of_parts(_exp, 20))
+own("log")(_of_parts(_log, 40))
+own("sgn")(_of_parts(_sgn, 8))
+own("isnan")(_of_parts(lambda x, y: ops.isnan(x) | ops.isnan(y), 1))
+own("isinf")(_of_parts(lambda x, y: ops.isinf(x) | ops.isinf(y), 1))
+own("positive", "resolve_conj", "resolve_neg")(alias)
 
 
-@_own("index_put", "_unsafe_index_put", "_index_put_impl")
+@own("index_put", "_unsafe_index_put", "_index_put_impl")
 def put(
     b: Build, x: Value, indices: Any, values: Value, accumulate: bool = False, unsafe: bool = False
 ) -> Value:
@@ -181,7 +187,7 @@ def _multiplied(name: str) -> None:
         imag = elementwise(ops.add, (products[0][1], products[1][0]), dtype, dtype)
         return joined(real, imag)
 
-    _own(name)(lower)
+    own(name)(lower)
 
 
 for _name in ("mm", "bmm"):
@@ -197,14 +203,14 @@ def _added(name: str, product: str) -> None:
         found = _OWN[f"aten.{product}"](b, x, y)
         return elementwise(ops.add, (c, found), c.dtype, c.dtype)
 
-    _own(name)(lower)
+    own(name)(lower)
 
 
 for _name, _product in (("addmm", "mm"), ("baddbmm", "bmm")):
     _added(_name, _product)
 
 
-@_own("mean")
+@own("mean")
 def mean(b: Build, x: Value, dim: Any = None, keepdim: bool = False, **keywords: Any) -> Value:
     """The sum, by its parts, divided by a complex number: NaN of a part goes into the other."""
     function = find(torch.ops.aten.sum.dim_IntList)
@@ -214,12 +220,26 @@ def mean(b: Build, x: Value, dim: Any = None, keepdim: bool = False, **keywords:
     return elementwise(ops.div, (total, number_value(count)), total.dtype, total.dtype, 8)
 
 
-@_own("pow")
-def small_power(b: Build, x: Any, y: Any) -> Value:
-    """Small whole powers, those that PyTorch's kernel multiplies for."""
-    if not isinstance(y, int | float) or y not in (0, 1, 2, 3):
+@own("pow")
+def power(b: Build, x: Any, y: Any) -> Value:
+    """Small whole powers, those that PyTorch's kernel multiplies for; in stand-alone programs
+    other real ones too."""
+    if isinstance(y, int | float) and y in (0, 1, 2, 3):
+        return pow_(b, x, y)
+    if not b.program.standalone or not isinstance(y, int | float) or not isinstance(x, Value):
         raise CannotLower("a power of complex numbers")
-    return pow_(b, x, y)
+    if abs(y) == 0.5:
+        return _OWN["aten.sqrt" if y > 0 else "aten.rsqrt"](b, x)
+
+    def f(u: Scalar, v: Scalar) -> Scalar:
+        size = ops.exp(ops.mul(log_of_size(u, v), float(y)))
+        angle = ops.mul(ops.to(ops.atan2(v, u), torch.float64), float(y))
+        nothing = ops.eq(u, 0.0) & ops.eq(v, 0.0) & ops.constant(y > 0, torch.bool)
+        parts = (size * ops.cos(angle), size * ops.sin(angle))
+        made: Scalar = ops.pair(*(ops.where(nothing, 0.0, ops.to(p, u.dtype)) for p in parts))
+        return made
+
+    return _of_parts(f, 60)(b, x)
 
 
 @lowering("aten.complex")

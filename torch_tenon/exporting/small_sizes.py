@@ -1,13 +1,14 @@
-"""Forms of a method for sizes of 1, which PyTorch's trace treats apart.
+"""Forms of a method for sizes of 0 and 1, which PyTorch's trace treats apart.
 
-A trace takes a dynamic size for 2 at least, as a dimension of 1 broadcasts. What it found out so
-need not hold of 1. So the model is traced again for each choice of the sizes that may be 1.
+A trace takes a dynamic size for 2 at least, as a dimension of 1 broadcasts, and a tensor without
+elements has no greatest. What it found out so need not hold of 1 and 0. So the model is traced
+again for each choice of the sizes that may be 1, and for each size that may be 0.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import sympy  # type: ignore[import-untyped]
@@ -21,33 +22,37 @@ from torch.utils._sympy.value_ranges import bound_sympy
 
 from torch_tenon.exporting.assigned import assigned_buffers
 
-MOST = 2  # sizes that are taken so: each doubles the traces
+MOST = 2  # sizes that are taken so: each more than doubles the traces
 Values = dict[sympy.Symbol, int]
 
 
-def sizes_of_one(program: ExportedProgram) -> list[sympy.Symbol]:
-    """The sizes of a program's inputs that may be 1, as they were asked for, in their order. Of
-    `2 * n` it is `n`."""
+def choices(program: ExportedProgram) -> Iterator[Values]:
+    """Which sizes of a program's inputs may be small: some of them 1, in each way but that none is,
+    and then each of them 0 while the others are 2 at least."""
+    ones = may_be(program, 1)[:MOST]
+    for count in range(1, len(ones) + 1):
+        for chosen in itertools.combinations(ones, count):
+            yield dict.fromkeys(chosen, 1)
+    for symbol in may_be(program, 0)[:MOST]:
+        yield {symbol: 0}
+
+
+def may_be(program: ExportedProgram, number: int) -> list[sympy.Symbol]:
+    """The sizes of a program's inputs that may be a number, as they were asked for, in their order.
+    Of `2 * n` it is `n`."""
     bounds = program.range_constraints
     found: dict[sympy.Symbol, None] = {}
     for size in (e for shape in _shapes(program) for e in shape):
         symbols = list(getattr(size, "free_symbols", ()))
         if len(symbols) == 1 and size in bounds:
             (symbol,) = symbols
-            if bounds[size].lower <= size.subs(symbol, 1) <= bounds[size].upper:
+            if bounds[size].lower <= size.subs(symbol, number) <= bounds[size].upper:
                 found[symbol] = None
     return list(found)
 
 
-def choices(symbols: Sequence[sympy.Symbol]) -> Iterator[Values]:
-    """Which of some sizes are 1, in each way but that none is."""
-    for count in range(1, len(symbols) + 1):
-        for chosen in itertools.combinations(symbols, count):
-            yield dict.fromkeys(chosen, 1)
-
-
-def with_ones(model: nn.Module, program: ExportedProgram, ones: Values) -> ExportedProgram:
-    """The program of a model for sizes of 1, others as they are in `program`, which is of that
+def with_sizes(model: nn.Module, program: ExportedProgram, values: Values) -> ExportedProgram:
+    """The program of a model for such sizes, others as they are in `program`, which is of that
     model too. Raises ValueError where its examples have no such part, and whatever PyTorch raises
     where the model takes no such sizes."""
     if program.example_inputs is None:
@@ -57,7 +62,7 @@ def with_ones(model: nn.Module, program: ExportedProgram, ones: Values) -> Expor
     any_size: list[tuple[int, dict[int, Any]]] = []
     for k, shape in zip(tensors, _shapes(program), strict=True):
         x = leaves[k]
-        sizes = [e.subs(ones) if isinstance(e, sympy.Basic) else e for e in shape]
+        sizes = [e.subs(values) if isinstance(e, sympy.Basic) else e for e in shape]
         for d, size in enumerate(sizes):
             if not getattr(size, "free_symbols", ()):
                 if not 0 <= int(size) <= x.shape[d]:
