@@ -32,6 +32,21 @@ OPTIMIZERS: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize("steps", [1, 2, 5, 6, 9])
+def test_the_middle_of_a_progression_is_counted_from_its_end(steps: int) -> None:
+    """It shows where one end is infinite."""
+    inf = float("inf")
+
+    def compute(x: torch.Tensor) -> list[torch.Tensor]:
+        ends = [(0.0, -inf), (inf, 1.0), (-2.0, inf), (0.5, 3.5)]
+        of_numbers = [torch.linspace(a, b, steps, device=x.device) for a, b in ends]
+        of_powers = [torch.logspace(a, b, steps, 2.0, device=x.device) for a, b in ends]
+        complex_ = torch.linspace(0, 1 + 2j, steps, device=x.device, dtype=torch.complex64)
+        return [x.sum() + y for y in (*of_numbers, *of_powers, complex_)]
+
+    same_by_plans(compute, torch.zeros(2), rtol=1e-6)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizer_steps(name: str) -> None:

@@ -492,6 +492,29 @@ def pdist_backward(g: Tensor, x: Tensor, p: float, distances: Tensor) -> Tensor:
     return aten._cdist_backward(square(g), x, x, p, square(distances))
 
 
+# Progressions
+
+
+_OF_ENDS = [getattr(aten.linspace, name) for name in aten.linspace.overloads() if "out" not in name]
+
+
+@composition(*_OF_ENDS)
+def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, **where: Any) -> Tensor:
+    """Numbers with equal steps (steps), of which the second half is counted from the end. PyTorch's
+    decomposition counts the middle one from the start, which shows where an end is infinite."""
+    excluded = known_of(aten.linspace.default).decomposition_except
+    if str(dtype or torch.get_default_dtype()).removeprefix("torch.") in excluded:
+        return NotImplemented
+    of_ends = _core_aten_decompositions_post_autograd()[aten.linspace.default]
+    found: Tensor = of_ends(start, end, steps, dtype=dtype, **where)
+    is_even = isinstance(steps, int) and (steps < 2 or steps % 2 == 0)
+    if is_even or not found.dtype.is_floating_point:
+        return found
+    middle = torch.arange(steps, device=found.device) * 2 == steps - 1
+    from_end = end - (end - start) / (steps - 1) * (steps // 2)
+    return torch.where(middle, from_end, found).to(found.dtype)
+
+
 # Random choices
 
 

@@ -120,8 +120,8 @@ def _adam(decoupled: bool) -> Callable[..., Any]:
         for k, (p, g, m, v) in enumerate(zip(params, unscaled, averages, squares, strict=True)):
             g = -g if maximize else g
             if weight_decay:
-                p, g = (p - lr * weight_decay * p, g) if decoupled else (p, g + weight_decay * p)
-            m = m + (g - m) * (1 - beta1)
+                p, g = (p * (1 - lr * weight_decay), g) if decoupled else (p, g + weight_decay * p)
+            m = torch.lerp(m, g, 1 - beta1)
             v = v * beta2 + g * g * (1 - beta2)
             top = v
             if amsgrad:
