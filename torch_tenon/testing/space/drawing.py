@@ -152,13 +152,31 @@ class Drawing:
         shape = self.shape if shape is None else shape
         if dtype is None and self.chance(6):
             dtype = self.one(domains.DTYPES)
-        if self.tensors and dtype in (None, self.tensors[0]["dtype"]) and self.chance(10):
-            return {"tensor": 0}
+        if self.tensors and dtype in (None, self.tensors[0]["dtype"]):
+            if self.chance(10):
+                return {"tensor": 0}
+            if self.chance(16) and self._may_share():
+                return self._beside()
         kept = list(shape)
         if self.chance(3):
             kept = kept[self.whole(0, len(kept)) :]
             kept = [Size.of(1) if self.chance(4) else n for n in kept]
         return self.tensor(kept, dtype)
+
+    def _may_share(self) -> bool:
+        """Whether the call may be given two tensors of one memory that are not the same. What
+        writes one and reads the other in an order of its own has no one result."""
+        writes = any(a.alias_info is not None for a in self.schema.arguments)
+        return not writes or torch.Tag.pointwise in named(self.op).tags
+
+    def _beside(self) -> Data:
+        """The first tensor's memory seen from another place on."""
+        first = self.tensors[0]
+        first["behind"] = max(first.get("behind", 0), 4)
+        by = self.one((1, 0, 2))
+        kept = {k: v for k, v in first.items() if k not in ("bits", "grad")}
+        self.tensors.append({**kept, "base": 0, "offset": first.get("offset", 0) + by})
+        return {"tensor": len(self.tensors) - 1}
 
     def index(
         self, shape: Sequence[Size], below: int, *, unique: bool = False, negative: bool = False
@@ -248,6 +266,8 @@ class Drawing:
             "List[bool]": st.lists(st.booleans(), min_size=3, max_size=3),
         }
         value = self.draw(simple[kind])
+        if kind == "number" and self.name in domains.OF_WHOLE and not self.chance(4):
+            value = self.draw(domains.integers())
         if kind == "number" and "complex" not in self.dtype and self.name in _REAL:
             value = value["complex"][0] if isinstance(value, dict) else value
         if a.name == "alpha" and value == -(2**63):
@@ -258,24 +278,32 @@ class Drawing:
 
     def _tensor_named(self, a: Any) -> Data:
         if a.alias_info is not None and a.alias_info.is_write and (a.is_out or a.kwarg_only):
-            return self.out()
+            return self.out(a.name)
         if a.name in ("mask", "condition") and not self.chance(6):
             return self.like(dtype="bool")
-        if a.name in ("index", "indices"):
+        if a.name in ("index", "indices", "target"):
             return self.index(self.shape, max((n[0] for n in self.shape), default=1))
         if not self.tensors:
             return self.tensor(self.shape)
+        if (a.name == "value" or self.op.startswith("aten._foreach_")) and not self.chance(6):
+            return self.tensor([])  # a number
         return self.like()
 
-    def out(self) -> Data:
+    def out(self, name: str = "out") -> Data:
         """A tensor to write a result to."""
         shapes: list[Shape] = [[Size.of(0)], self.shape, self.reduced()]
-        dtype = self.dtype if not self.chance(3) else self.one(domains.DTYPES)
+        dtype = self._dtype_of_out(name) if not self.chance(3) else self.one(domains.DTYPES)
         # Where elements wait for each other, what one writes another may read or not.
         pointwise = torch.Tag.pointwise in named(self.op).tags
         if self.tensors and pointwise and self.chance(12):
             return {"tensor": 0}
         return self.tensor(self.one(shapes), dtype)
+
+    def _dtype_of_out(self, name: str) -> str:
+        if self.name in domains.TO_TRUTH:
+            return "bool"
+        places = "indices" in name or name == "max_values" or self.name in domains.TO_PLACES
+        return "int64" if places else self.dtype
 
     def reduced(self) -> Shape:
         """The first tensor's shape without the dimensions that the call names."""
