@@ -312,6 +312,21 @@ def test_steps_with_infinities(op: str, beta: float) -> None:
     same_by_plans(compute, *given, torch.tensor(3.0), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("op", ["_fused_adam", "_fused_adamw"])
+def test_a_learning_rate_of_fewer_digits_than_the_parameters(op: str) -> None:
+    given = [torch.rand(5, dtype=torch.float64) + 0.5 for _ in range(5)]
+
+    def compute(*given: Tensor) -> Any:
+        lists = [[x] for x in given[:-1]]
+        return getattr(torch.ops.aten, op).tensor_lr(*lists, **{**ADAM, "lr": given[-1]})
+
+    given += [torch.tensor(3.0), torch.tensor(0.1)]
+    want = compute(*(x.clone() for x in given))
+    with executing("compiled"):
+        for _ in range(3):
+            assert_same(compute(*on_tenon(given)), want, rtol=1e-12)
+
+
 def _unscale(g: Tensor, found: Tensor, inverse: Tensor) -> Tensor:
     torch._amp_foreach_non_finite_check_and_unscale_([g], found, inverse)
     return g + 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import logging
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch.nn import functional as F
 
 from tests.ops.lowerings.by_plan import same_by_plans
 from torch_tenon import _C, custom_op
+from torch_tenon.testing.fuzz.worker import PlanFailures
 
 aten = torch.ops.aten
 
@@ -45,6 +47,49 @@ def test_the_middle_of_a_progression_is_counted_from_its_end(steps: int) -> None
         return [x.sum() + y for y in (*of_numbers, *of_powers, complex_)]
 
     same_by_plans(compute, torch.zeros(2), rtol=1e-6)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 5])
+@pytest.mark.parametrize("ends", ["Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor"])
+def test_progressions_between_tensors_have_plans(ends: str, steps: int) -> None:
+    op = getattr(aten.linspace, f"{ends}_out")
+
+    def compute(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        first, last = ends.split("_")
+        given = x if first == "Tensor" else 0.5, y if last == "Tensor" else 3
+        found = x.new_empty(steps, dtype=torch.float32)
+        op(*given, steps, out=found)
+        return found
+
+    same_in_windows_with_plans(compute, torch.tensor(0.25), torch.tensor(2))
+
+
+def same_in_windows_with_plans(compute: Any, *given: torch.Tensor) -> None:
+    failures, log = PlanFailures(), logging.getLogger("torch_tenon.program")
+    log.addHandler(failures)
+    want = compute(*given)
+    with executing("compiled"):
+        for _ in range(3):
+            assert_same(compute(*(x.to("tenon") for x in given)), want, 1e-6)
+    log.removeHandler(failures)
+    assert not failures.found
+
+
+def test_windows_with_gradients_of_nothing_have_plans() -> None:
+    """PyTorch's decompositions divide by how many elements there are."""
+    mask, shape = [True, True, True], (5, 3, 0)
+
+    def of_batches(x: torch.Tensor, ones: torch.Tensor) -> Any:
+        op = aten.native_batch_norm_backward
+        return [*op(x, x, ones, ones, ones, ones, ones, True, 0.1, mask), ones * 2]
+
+    def of_groups(x: torch.Tensor, ones: torch.Tensor) -> Any:
+        means = ones[:1].expand(x.shape[0], 1).contiguous()
+        op = aten.native_group_norm_backward
+        return [*op(x, x, means, means, ones, shape[0], 3, shape[2], 1, mask), ones * 2]
+
+    for compute in (of_batches, of_groups):
+        same_in_windows_with_plans(compute, torch.zeros(shape), torch.ones(3))
 
 
 @pytest.mark.slow
