@@ -47,6 +47,9 @@ inf, nan = float("inf"), float("nan")
 # Sizes, by how often they are met.
 SIZES = (2, 3, 1, 4, 5, 7, 8, 0, 13, 16, 17, 32, 33, 64)
 
+# Longer than any piece that a loop takes at once.
+LONG = (129, 257, 1025)
+
 _FLOATS = (0.0, 1.0, 2.0, -1.0, 0.5, 3.0, -0.0, 0.1, -2.5, 1.5, 2.5, 10.0, inf, -inf, nan, 100.7,
            1e-30, -1e30, 1e30)  # fmt: skip
 _SPECIAL = (-0.0, inf, -inf, nan)

@@ -85,6 +85,12 @@ class Drawing:
         """A shape of a rank, of few elements."""
         rank = self.one([r for r in (2, 1, 3, 0, 4, 5) if low <= r <= high] or [low])
         shape: Shape = []
+        if rank and most == _MOST and self.chance(32):
+            # One long dimension: reductions go by pieces, and loops by more than one round.
+            long = self.whole(0, rank - 1)
+            sizes = [self.size(3) for _ in range(rank)]
+            sizes[long] = Size.of(self.one(domains.LONG))
+            return sizes
         for _ in range(rank):
             shape.append(self.size(64 if most > 64 else most if most > 1 else 2))
             most //= max(1, shape[-1][0])

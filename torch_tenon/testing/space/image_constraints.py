@@ -161,7 +161,11 @@ def _pad_backward(n: int) -> None:
     def entry(d: Drawing) -> None:
         fractions(d)
         d.shape = [d.size(8) for _ in range(n + d.whole(1, 2))]
-        padding = d.given["padding"] = [d.one((0, 1, 2, -1)) for _ in range(2 * n)]
+        # What the forward refuses: as much as there is to reflect, and nothing that is left.
+        most = min(x[0] for x in d.shape[-n:]) - 1 if d.name.startswith("reflection") else 2
+        least = -1 if min(x[0] for x in d.shape[-n:]) > 2 else 0
+        padding = [min(d.one((0, 1, 2, least)), most) for _ in range(2 * n)]
+        d.given["padding"] = padding
         d.given["self"] = d.tensor(d.shape)
         padded = list(d.shape)
         for k in range(n):
@@ -231,7 +235,8 @@ def _layer_norm_backward(d: Drawing) -> None:
     at = d.whole(0, len(d.shape) - 1)
     lead, tail = d.shape[:at], d.shape[at:]
     d.given["normalized_shape"] = [n.json() for n in tail]
-    d.given["grad_out"], d.given["input"] = d.tensor(d.shape), d.tensor(d.shape)
+    for name in ("grad_out", "input"):
+        d.given[name] = d.tensor(d.shape, expanded=[])  # read in the order of memory
     kept = [*lead, *[Size.of(1)] * len(tail)]
     d.given["mean"] = d.tensor(kept, expanded=[])
     d.given["rstd"] = d.tensor(kept, None, (1.0, 0.5, 3.0), expanded=[])
@@ -247,7 +252,8 @@ def _group_norm_backward(d: Drawing) -> None:
     channels = Size((groups * each,) * 3)
     d.shape = [n, channels, inner]
     d.given |= {"N": n.json(), "C": channels.json(), "HxW": inner.json(), "group": groups}
-    d.given["grad_out"], d.given["input"] = d.tensor(d.shape), d.tensor(d.shape)
+    for name in ("grad_out", "input"):
+        d.given[name] = d.tensor(d.shape, expanded=[])  # read in the order of memory
     statistics = [n, Size((groups,) * 3)]
     d.given["mean"] = d.tensor(statistics, expanded=[])  # read as if they were dense
     d.given["rstd"] = d.tensor(statistics, None, (1.0, 0.5, 3.0), expanded=[])
@@ -257,7 +263,8 @@ def _group_norm_backward(d: Drawing) -> None:
 @rule("native_batch_norm_backward", 2, 4)
 def _batch_norm_backward(d: Drawing) -> None:
     fractions(d)
-    d.given["grad_out"], d.given["input"] = d.tensor(d.shape), d.tensor(d.shape)
+    for name in ("grad_out", "input"):
+        d.given[name] = d.tensor(d.shape, expanded=[])  # read in the order of memory
     channels = d.shape[1:2]
     d.given["train"] = d.chance(2)
     d.given["weight"] = None if d.chance(3) else d.tensor(channels)

@@ -176,7 +176,9 @@ def _fused_step(d: Drawing) -> None:
             some = (0.5, 0.0, 1.0, 3.0)
             d.given[a.name] = [d.tensor(d.shape, None, some, expanded=[]) for _ in range(count)]
         else:
-            d.given[a.name] = [d.tensor(d.shape, expanded=[]) for _ in range(count)]
+            # Of NaN and another number the kernel's vectors and its rest have not the same maximum.
+            some = domains.ordinary_of(d.dtype) if greatest else None
+            d.given[a.name] = [d.tensor(d.shape, None, some, expanded=[]) for _ in range(count)]
     rate = d.one((0.1, 1e-3, 0.0, 1.0))
     tensor = "tensor_lr" in d.op
     d.given["lr"] = d.tensor([], d.one(("float32", "float64")), (rate,)) if tensor else rate
