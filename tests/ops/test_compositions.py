@@ -75,6 +75,16 @@ def same_in_windows_with_plans(compute: Any, *given: torch.Tensor) -> None:
     assert not failures.found
 
 
+def test_windows_with_numbers_of_8_bits_have_plans() -> None:
+    """There are no loops over these: what takes them is a call, and no fault of a lowering."""
+
+    def compute(x: torch.Tensor) -> Any:
+        return [torch.isin(x, 1.0), torch.where(x.float() > 0, x, x).float(), x.float() * 2]
+
+    for dtype in (torch.float8_e5m2fnuz, torch.float8_e4m3fn):
+        same_in_windows_with_plans(compute, torch.tensor([1.0, 2.0, -0.5, 0.0]).to(dtype))
+
+
 def test_windows_with_gradients_of_nothing_have_plans() -> None:
     """PyTorch's decompositions divide by how many elements there are."""
     mask, shape = [True, True, True], (5, 3, 0)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from torch_tenon import _C
+from torch_tenon.ir.dtypes import NoLoops
 from torch_tenon.ir.values import BodyError
-from torch_tenon.ops.lowerings.table import CannotLower
 
 log = logging.getLogger("torch_tenon.program")
 
@@ -18,7 +18,7 @@ _failed: set[str] = set()  # ops whose lowering has failed in this process
 def why_not(op: str, error: BaseException) -> str:
     """Why an op is a call, of the error that its lowering ended with. One that is no `CannotLower`
     is a fault of the lowering's: it is counted, and logged the first time."""
-    if isinstance(error, CannotLower):
+    if isinstance(error, NoLoops):
         return str(error)
     _C.count("failed_lowering", op, 0)
     if op not in _failed:
