@@ -26,6 +26,10 @@ UNCHECKED = {"_weight_norm_interface"}
 APPROXIMATE = ("special_", "polygamma", "lgamma", "mvlgamma", "digamma", "i0", "igamma", "erfinv")
 
 
+# Ops whose first result alone means something in every mode.
+FIRST_ALONE = {"_embedding_bag", "_embedding_bag_forward_only"}
+
+
 def rule(names: str, low: int = 0, high: int = 4) -> Callable[[Rule], Rule]:
     """Enters a function for each of some names."""
 

@@ -149,7 +149,8 @@ class Drawing:
         kind: torch.dtype = getattr(torch, dtype)
         if kind.is_complex and self.chance(2):
             found["bits"] = "conj"
-        if kind is not torch.bool and "uint" not in dtype and self.chance(12):
+        no_signs = kind is torch.bool or "uint" in dtype or "float8" in dtype
+        if not no_signs and self.chance(12):
             found["bits"] = "neg"
         return found
 

@@ -22,7 +22,7 @@ import torch
 from torch_tenon.testing.fuzz.worker import PlanFailures, forget_errors
 from torch_tenon.testing.space.asking import ON_CPU
 from torch_tenon.testing.space.case import Case
-from torch_tenon.testing.space.constraints import APPROXIMATE
+from torch_tenon.testing.space.constraints import APPROXIMATE, FIRST_ALONE
 from torch_tenon.testing.space.judgement import Finding, Judge
 from torch_tenon.testing.space.ops import base_name, named
 from torch_tenon.testing.space.running import (
@@ -96,6 +96,7 @@ class Runner:
                 values=not drawn,
                 signs=pointwise,
                 approximate=base_name(named(case.op)).startswith(APPROXIMATE),
+                first_alone=base_name(named(case.op)) in FIRST_ALONE,
             )
             for k, want in wanted.items()
         }
