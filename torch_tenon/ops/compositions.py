@@ -518,8 +518,10 @@ def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, **where: An
         return found
     if any(x.dim() != 0 or x.is_complex() for x in ends) or steps < 0:
         return NotImplemented  # the CPU refuses it
-    start, end = (x.double() if isinstance(x, Tensor) else x for x in (start, end))
     numbers = torch.arange(steps, **where)
+    start, end = (
+        x.to(numbers.device, torch.float64) if isinstance(x, Tensor) else x for x in (start, end)
+    )
     if steps == 0:
         return numbers.to(wanted)
     if steps == 1:
