@@ -188,7 +188,13 @@ class Drawing:
     def index(
         self, shape: Sequence[Size], below: int, *, unique: bool = False, negative: bool = False
     ) -> Data:
-        """A tensor of indices below a number; `unique`: those along a last dimension differ."""
+        """A tensor of indices below a number; `unique`: those along a last dimension differ. Some
+        of the CPU's kernels take those of a negative view for what its memory holds."""
+        found = self._index(shape, below, unique=unique, negative=negative)
+        self.tensors[found["tensor"]].pop("bits", None)
+        return found
+
+    def _index(self, shape: Sequence[Size], below: int, *, unique: bool, negative: bool) -> Data:
         dtype = "int64" if self.right or not self.chance(6) else self.one(domains.INTEGERS)
         low = -below if negative and self.chance(2) else 0
         if below <= 0:

@@ -249,7 +249,8 @@ def differing(
     mine, theirs, *others = (_reals(x) for x in (got, want, *ways))
     right = _alike(mine, theirs)
     if want.is_complex() or not signs:  # of complex ones they are what vectors happen to make
-        right |= mine == theirs
+        for x in (theirs, *others):
+            right |= mine == x
     for x in repeats:
         right |= ~_alike(_reals(x), theirs)
     for x in others:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
@@ -71,7 +72,7 @@ def cases(draw: Callable[..., Any], op: str, modes: Sequence[str]) -> Data:
     # Many ops take floats alone.
     if d.name in domains.OF_WHOLE and not d.chance(4):
         d.dtype = d.one((*domains.INTEGERS, "bool"))
-    elif d.chance(24):
+    elif d.chance(24) and torch.Tag.nondeterministic_seeded not in named(op).tags:
         d.dtype = d.one(domains.RARE)
     else:
         d.dtype = d.one(domains.FLOATS if d.chance(2) else domains.DTYPES)

@@ -113,7 +113,10 @@ class Runner:
         graph, by_plan = mode in GRAPHS, mode not in ("reference", "direct")
         wrong: set[int] = set()
         for k, which, outcomes in run_on_device([case for case, _ in pairs]):
+            # What calls that run together warn of is said where the first result is read.
+            said = [text for got in outcomes for text in got.warnings]
             for i, got in enumerate(outcomes):
+                got.warnings = said
                 judge = pairs[i][1].judges[k]
                 found = judge.find(got, graph=graph, by_plan=by_plan)
                 if found and graph and len(pairs) == 1 and _tracing_alone(pairs[0], k, got, found):
