@@ -58,6 +58,7 @@ from torch_tenon.ops.lowerings.table import (
     broadcast_to,
     cast,
     find,
+    float_type,
     promote,
 )
 from torch_tenon.ops.variants import is_out, known_of, refused_dtype
@@ -259,7 +260,7 @@ class ProgramBuilder:
         if keywords.get("device") is not None:
             keywords = keywords | {"device": torch.device("cpu")}
         if schema is not None:
-            positional = _numbers_as_tensors(schema, positional)
+            positional = _numbers_as_tensors(schema, positional, results)
         returns = [] if schema is None else schema.returns
         if schema is not None and not returns:
             results = []
@@ -290,7 +291,7 @@ class ProgramBuilder:
             raise
         except Exception as error:
             self.fallbacks[str(op)] = why_not(str(op), error)
-            given = _numbers_as_tensors(op._schema, positional)
+            given = _numbers_as_tensors(op._schema, positional, build.results)
             found = build.call(op, given, keywords, "fallback")
         return list(found) if isinstance(found, list | tuple) else [found]
 
@@ -539,14 +540,18 @@ def _loads_from(value: Lazy, storage: Storage) -> bool:
     return any(s.args[0].storage is storage for s in loads)
 
 
-def _numbers_as_tensors(schema: Any, positional: Sequence[Any]) -> list[Any]:
+def _numbers_as_tensors(
+    schema: Any, positional: Sequence[Any], results: Sequence[TensorMeta | None]
+) -> list[Any]:
     """The arguments of a call, where a run-time number stands for a tensor in the dtype that it is
-    computed in."""
+    computed in: a quotient of whole numbers is one of fractions."""
     given = _values(list(positional))
+    of_fractions = any(m is not None and m.dtype.is_floating_point for m in results)
     found = list(positional)
     for k, (x, a) in enumerate(zip(positional, schema.arguments, strict=False)):
         if isinstance(x, Value) and x.is_number and isinstance(a.type, torch.TensorType):
-            found[k] = cast(x, promote(*given))
+            dtype = promote(*given)
+            found[k] = cast(x, float_type(dtype) if of_fractions else dtype)
     return found
 
 

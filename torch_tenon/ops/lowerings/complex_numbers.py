@@ -205,7 +205,7 @@ for _name, _product in (("addmm", "mm"), ("baddbmm", "bmm")):
 @_own("pow")
 def small_power(b: Build, x: Any, y: Any) -> Value:
     """Small whole powers, those that PyTorch's kernel multiplies for."""
-    if not isinstance(y, int | float) or y not in (0, 1, 2, 3):
+    if isinstance(y, bool) or not isinstance(y, int | float) or y not in (0, 1, 2, 3):
         raise CannotLower("a power of complex numbers")
     return pow_(b, x, y)
 
