@@ -61,6 +61,7 @@ class Drawing:
         self.given: dict[str, Any] = {}
         self.shape: Shape = []
         self.dtype = "float32"
+        self.changing = False  # numbers, from size to size
 
     # Choices
 
@@ -287,6 +288,9 @@ class Drawing:
             value = 0  # a subtraction negates it, which C++ leaves undefined
         if kind == "List[number]" and "" in self.given:
             value = (value * 3)[: self.given[""]]
+        if self.changing and type(value) in (int, float) and self.chance(3):
+            others = [self.draw(simple[kind]) for _ in range(2)]
+            return {"sizes": [value, *(x if type(x) is type(value) else value for x in others)]}
         return value
 
     def _tensor_named(self, a: Any) -> Data:

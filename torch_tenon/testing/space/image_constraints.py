@@ -184,6 +184,24 @@ def _adaptive_backward(n: int) -> None:
         d.given["grad_output"] = d.tensor([*d.shape[:-n], *windows])
 
 
+def _greatest_backward(n: int) -> None:
+    @rule(f"adaptive_max_pool{n}d_backward fractional_max_pool{n}d_backward", n + 1, n + 2)
+    def entry(d: Drawing) -> None:
+        """The CPU's kernel writes wherever an index says."""
+        fractions(d)
+        d.shape = [Size.of(d.whole(1, 8)) for _ in range(n + d.whole(1, 2))]
+        d.given["self"] = d.tensor(d.shape)
+        windows = [d.whole(1, 4) for _ in range(n)]
+        shape = [*d.shape[:-n], *(Size((w,) * 3) for w in windows)]
+        d.given["grad_output"] = d.tensor(shape)
+        count = 1
+        for x in d.shape[-n:]:
+            count *= x[0]
+        at = [d.whole(0, count - 1) for _ in range(4)]
+        d.given["indices"] = d.tensor(shape, "int64", at, times=1, expanded=[])
+        d.given |= {"kernel_size": [1] * n, "output_size": windows}
+
+
 def _upsample_backward(n: int, names: str) -> None:
     @rule(names, n + 2, n + 2)
     def entry(d: Drawing) -> None:
@@ -202,6 +220,7 @@ for _n in (2, 3):
     _fractional(_n)
     _pool_backward(_n)
     _adaptive_backward(_n)
+    _greatest_backward(_n)
 for _n in (1, 2, 3):
     _pad_backward(_n)
 _upsample_backward(

@@ -68,6 +68,7 @@ def cases(draw: Callable[..., Any], op: str, modes: Sequence[str]) -> Data:
     mode = draw(st.sampled_from(modes))
     right = draw(st.integers(0, 4)) < 4
     d = Drawing(draw, op, right)
+    d.changing = mode == "sized"
     low, high = constraints.RANKS.get(d.name, (0, 4))
     # Many ops take floats alone.
     if d.name in domains.OF_WHOLE and not d.chance(4):
