@@ -122,6 +122,18 @@ def test_optimizer_steps(name: str) -> None:
     torch.testing.assert_close(results[1], results[0], rtol=2e-5, atol=2e-6)
 
 
+def test_a_call_that_gives_several_lists() -> None:
+    options = {"lr": 0.5, "lr_decay": 0.1, "weight_decay": 0.0, "eps": 1e-3, "maximize": False}
+
+    def step(x: torch.Tensor, g: torch.Tensor, sums: torch.Tensor, count: torch.Tensor) -> Any:
+        lists = aten._fused_adagrad([x, x * 2], [g] * 2, [sums] * 2, [count] * 2, **options)
+        return [t + 1 for t in lists[0]], lists[2]
+
+    given = [torch.rand(3) + 0.5 for _ in range(3)] + [torch.tensor(2.0)]
+    found = torch.compile(step, backend="tenon")(*(x.to("tenon") for x in given))
+    assert_same(found, step(*given), 1e-6)
+
+
 def test_lists_of_tensors() -> None:
     def several(x: list[torch.Tensor], y: list[torch.Tensor]) -> list[torch.Tensor]:
         x = torch._foreach_add(x, y, alpha=2)
