@@ -98,7 +98,10 @@ def test_windows_with_gradients_of_nothing_have_plans() -> None:
         op = aten.native_group_norm_backward
         return [*op(x, x, means, means, ones, shape[0], 3, shape[2], 1, mask), ones * 2]
 
-    for compute in (of_batches, of_groups):
+    def of_exponentials(x: torch.Tensor, ones: torch.Tensor) -> Any:
+        return [torch.logsumexp(x.to(d), -1).float() for d in (torch.half, x.dtype)]
+
+    for compute in (of_batches, of_groups, of_exponentials):
         same_in_windows_with_plans(compute, torch.zeros(shape), torch.ones(3))
 
 
