@@ -81,6 +81,12 @@ def _classes(d: Drawing) -> None:
     d.given["total_weight"] = d.tensor([], None, (3.0, 1.0, 0.0))
 
 
+@rule("hardshrink_backward softshrink_backward")
+def _shrunk(d: Drawing) -> None:
+    """Where the input is NaN the CPU's vectors give 0, and its single numbers the gradient."""
+    d.given["self"] = d.tensor(d.shape, None, domains.ordinary_of(d.dtype))
+
+
 # Embedding bags
 
 
