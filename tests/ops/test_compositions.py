@@ -49,7 +49,7 @@ def test_the_middle_of_a_progression_is_counted_from_its_end(steps: int) -> None
     same_by_plans(compute, torch.zeros(2), rtol=1e-6)
 
 
-@pytest.mark.parametrize("steps", [0, 1, 2, 5])
+@pytest.mark.parametrize("steps", [0, 1, 2, 5, True])
 @pytest.mark.parametrize("ends", ["Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor"])
 def test_progressions_between_tensors_have_plans(ends: str, steps: int) -> None:
     op = getattr(aten.linspace, f"{ends}_out")
@@ -57,11 +57,28 @@ def test_progressions_between_tensors_have_plans(ends: str, steps: int) -> None:
     def compute(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         first, last = ends.split("_")
         given = x if first == "Tensor" else 0.5, y if last == "Tensor" else 3
-        found = x.new_empty(steps, dtype=torch.float32)
+        found = x.new_empty(int(steps), dtype=torch.float32)
         op(*given, steps, out=found)
         return found
 
     same_in_windows_with_plans(compute, torch.tensor(0.25), torch.tensor(2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+@pytest.mark.parametrize("sizes", [(2, 2), (1, 4), (2, 1, 2)])
+def test_progressions_keep_the_sizes_of_as_many_elements(dtype: Any, sizes: Any) -> None:
+    def compute(x: torch.Tensor) -> list[torch.Tensor]:
+        fresh = [torch.ones_like(x) for _ in range(4)]
+        torch.linspace(0, 3, 4, out=fresh[0])
+        torch.logspace(0, 3, 4, 2.0, out=fresh[1])
+        torch.arange(1, 9, 2, out=fresh[2])
+        torch.arange(4, out=fresh[3])
+        return fresh
+
+    x = torch.zeros(sizes, dtype=dtype)
+    with executing("compiled"):
+        for _ in range(3):
+            assert_same(compute(x.to("tenon")), compute(x), 1e-2 if dtype.is_floating_point else 0)
 
 
 def same_in_windows_with_plans(compute: Any, *given: torch.Tensor) -> None:

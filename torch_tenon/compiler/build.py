@@ -40,6 +40,7 @@ from torch_tenon.ir.values import (
     Stored,
     Value,
     name_origin,
+    reshape,
     size_hint,
     traced,
     weigh,
@@ -159,6 +160,11 @@ class ProgramBuilder:
         results: list[TensorMeta | None],
         into: bool,
     ) -> Any:
+        first = results[0] if into and results else None
+        if first is not None and len(first.sizes) != 1 and str(op).rpartition(".")[0] in _IN_ORDER:
+            row = TensorMeta(first.dtype, (product(first.sizes),), (1,))
+            found = self._lowered(op, positional, keywords, [row], into)
+            return reshape(found, first.sizes)
         build = Build(self.program, results)
         program = self.program
         held = program.taken and (program.taken, program.taken.current)
@@ -511,6 +517,10 @@ class ProgramBuilder:
             ):
                 # What is computed of it later may read the new contents as well.
                 other.value = self.program.copy(held, held.layout.strides)
+
+
+# The CPU's kernels fill an `out` of as many elements in order, whatever its sizes.
+_IN_ORDER = {"aten.arange", "aten.linspace", "aten.logspace"}
 
 
 def _of_ranks(found: Any, results: Sequence[TensorMeta | None]) -> Any:

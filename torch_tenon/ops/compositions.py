@@ -518,7 +518,7 @@ def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, **where: An
         return found
     if any(x.dim() != 0 or x.is_complex() for x in ends) or steps < 0:
         return NotImplemented  # the CPU refuses it
-    numbers = torch.arange(steps, **where)
+    numbers = torch.arange(0, steps, **where)  # of a truth value too
     start, end = (
         x.to(numbers.device, torch.float64) if isinstance(x, Tensor) else x for x in (start, end)
     )

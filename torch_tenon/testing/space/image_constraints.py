@@ -87,9 +87,11 @@ def _unpool(n: int) -> None:
         count = 1
         for x in d.shape[-n:]:
             count *= max(1, x[0])
-        each = {"palette": list(range(total)), "times": 1, "expanded": []}
-        once = count <= total
-        d.given["indices"] = d.tensor(d.shape, "int64", **each) if once else d.index(d.shape, total)
+        if count <= total:
+            places = list(range(total))
+            d.given["indices"] = d.tensor(d.shape, "int64", places, times=1, expanded=[])
+        else:
+            d.given["indices"] = d.index(d.shape, total)
         d.given["stride"], d.given["padding"] = [2] * n, [0] * n
 
 

@@ -183,8 +183,8 @@ def _fused_step(d: Drawing) -> None:
             d.given[a.name] = [d.tensor(d.shape, None, some, expanded=[]) for _ in range(count)]
         else:
             # Of NaN and another number the kernel's vectors and its rest have not the same maximum.
-            some = domains.ordinary_of(d.dtype) if greatest else None
-            d.given[a.name] = [d.tensor(d.shape, None, some, expanded=[]) for _ in range(count)]
+            usual = domains.ordinary_of(d.dtype) if greatest else None
+            d.given[a.name] = [d.tensor(d.shape, None, usual, expanded=[]) for _ in range(count)]
     rate = d.one((0.1, 1e-3, 0.0, 1.0))
     tensor = "tensor_lr" in d.op
     d.given["lr"] = d.tensor([], d.one(("float32", "float64")), (rate,)) if tensor else rate
