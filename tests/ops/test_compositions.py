@@ -96,7 +96,9 @@ def test_windows_with_numbers_of_8_bits_have_plans() -> None:
     """There are no loops over these: what takes them is a call, and no fault of a lowering."""
 
     def compute(x: torch.Tensor) -> Any:
-        return [torch.isin(x, 1.0), torch.where(x.float() > 0, x, x).float(), x.float() * 2]
+        parts = [x.select_scatter(x[0], 0, 1), x.slice_scatter(x[1:3], 0, 0, 2)]
+        parts += [x.as_strided_scatter(x[:2], (2,), (2,)), torch.where(x.float() > 0, x, x)]
+        return [torch.isin(x, 1.0), x.float() * 2, *(part.float() for part in parts)]
 
     for dtype in (torch.float8_e5m2fnuz, torch.float8_e4m3fn):
         same_in_windows_with_plans(compute, torch.tensor([1.0, 2.0, -0.5, 0.0]).to(dtype))

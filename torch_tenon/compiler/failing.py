@@ -9,6 +9,7 @@ from typing import TypeVar
 from torch_tenon import _C
 from torch_tenon.ir.dtypes import NoLoops
 from torch_tenon.ir.values import BodyError
+from torch_tenon.ops.lowerings.table import CannotLower
 
 log = logging.getLogger("torch_tenon.program")
 
@@ -33,7 +34,8 @@ Built = TypeVar("Built")
 
 def without_failing(build: Callable[[Mapping[str, str]], Built]) -> Built:
     """What `build` makes of a program, given the ops that are refused and why: those whose bodies
-    raise an error, which shows only where they are used."""
+    raise an error, which shows only where they are used. Raises CannotLower for a program that
+    needs loops over a dtype that has none."""
     refused: dict[str, str] = {}
     while True:
         try:
@@ -43,3 +45,5 @@ def without_failing(build: Callable[[Mapping[str, str]], Built]) -> Built:
             if error.origin in refused or cause is None:
                 raise
             refused[error.origin] = why_not(error.origin, cause)
+        except NoLoops as error:  # to write a part of a tensor, say
+            raise CannotLower(str(error)) from error
