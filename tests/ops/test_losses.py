@@ -261,3 +261,17 @@ def test_losses_of_labels_add_up_what_is_above_0(reduction: str) -> None:
     with executing("compiled"):
         for _ in range(3):
             assert_same(losses(x.to("tenon")), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_a_gradient_written_where_there_is_other_room() -> None:
+    """PyTorch's kernel leaves the sizes of what it writes."""
+    nothing, one = torch.empty(1, 1, 0, 0), torch.ones(())
+
+    def gradient(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        op = aten.binary_cross_entropy_backward.grad_input
+        return op(x, x, x, None, 0, grad_input=y.clone())
+
+    with executing("compiled"):
+        for _ in range(3):
+            found = gradient(nothing.to("tenon"), one.to("tenon"))
+            assert found.cpu().shape == gradient(nothing, one).shape

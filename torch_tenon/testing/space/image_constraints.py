@@ -250,6 +250,17 @@ def _glu_backward(d: Drawing) -> None:
     d.given["self"] = d.tensor(whole)
 
 
+@rule("unfold_backward", 1, 3)
+def _unfold_backward(d: Drawing) -> None:
+    size, step = d.given["size"], d.given["step"] = d.whole(1, 3), d.whole(1, 3)
+    dim = d.given["dim"] = d.whole(0, len(d.shape) - 1)
+    d.shape[dim] = Size.of(size + d.whole(0, 5))
+    d.given["input_sizes"] = [x.json() for x in d.shape]
+    windows = list(d.shape)
+    windows[dim] = windows[dim].with_(lambda n: (n - size) // step + 1)
+    d.given["grad_in"] = d.tensor([*windows, Size((size,) * 3)])
+
+
 @rule("native_layer_norm_backward", 1, 4)
 def _layer_norm_backward(d: Drawing) -> None:
     fractions(d)
