@@ -120,7 +120,12 @@ def test_windows_with_gradients_of_nothing_have_plans() -> None:
     def of_exponentials(x: torch.Tensor, ones: torch.Tensor) -> Any:
         return [torch.logsumexp(x.to(d), -1).float() for d in (torch.half, x.dtype)]
 
-    for compute in (of_batches, of_groups, of_exponentials):
+    def of_windows(x: torch.Tensor, ones: torch.Tensor) -> Any:
+        image, samples = ones.expand(1, 5, 3) + 0, ones[:2].view(1, 1, 2) / 4
+        found = aten.fractional_max_pool2d(image, [0, 2], [3, 1], samples)
+        return [found[0], ones * 2]
+
+    for compute in (of_batches, of_groups, of_exponentials, of_windows):
         same_in_windows_with_plans(compute, torch.zeros(shape), torch.ones(3))
 
 
