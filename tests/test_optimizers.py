@@ -1,5 +1,6 @@
 """Every optimizer of torch.optim, with its implementations, takes the CPU's steps."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -291,6 +292,39 @@ def test_corrections_of_any_beta(beta: float, step: float) -> None:
         return given[0] + 0
 
     same_by_plans(compute, *given, torch.tensor(step), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("op", ["_fused_adam_", "_fused_adamw_"])
+@pytest.mark.parametrize("beta", [0.5, 0.9, 0.0, -0.7, 1.6])
+def test_steps_with_infinities(op: str, beta: float) -> None:
+    """The average moves from the end that is nearer, and a parameter that is infinite stays so
+    where it decays."""
+    inf, nan = math.inf, math.nan
+    given = [torch.tensor([1.0, inf, -inf, nan, 2.0, 3.0, 1.0, inf]) for _ in range(5)]
+    given[1] = torch.tensor([0.5, 1.0, 2.0, 1.0, inf, -inf, 1.0, -inf])
+    given[2] = torch.tensor([inf, 1.0, 0.5, 1.0, 1.0, -inf, -inf, inf])
+    given[3:] = torch.ones(8), torch.ones(8)
+
+    def compute(*given: Tensor) -> list[Tensor]:
+        getattr(torch, op)(*([x] for x in given), **{**ADAM, "beta1": beta})
+        return [x + 0 for x in given]
+
+    same_by_plans(compute, *given, torch.tensor(3.0), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("op", ["_fused_adam", "_fused_adamw"])
+def test_a_learning_rate_of_fewer_digits_than_the_parameters(op: str) -> None:
+    given = [torch.rand(5, dtype=torch.float64) + 0.5 for _ in range(5)]
+
+    def compute(*given: Tensor) -> Any:
+        lists = [[x] for x in given[:-1]]
+        return getattr(torch.ops.aten, op).tensor_lr(*lists, **{**ADAM, "lr": given[-1]})
+
+    given += [torch.tensor(3.0), torch.tensor(0.1)]
+    want = compute(*(x.clone() for x in given))
+    with executing("compiled"):
+        for _ in range(3):
+            assert_same(compute(*on_tenon(given)), want, rtol=1e-12)
 
 
 def _unscale(g: Tensor, found: Tensor, inverse: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import logging
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch.nn import functional as F
 
 from tests.ops.lowerings.by_plan import same_by_plans
 from torch_tenon import _C, custom_op
+from torch_tenon.testing.fuzz.worker import PlanFailures
 
 aten = torch.ops.aten
 
@@ -30,6 +32,101 @@ OPTIMIZERS: dict[str, Any] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, fused=True),
     "adamw_foreach": lambda p: torch.optim.AdamW(p, lr=0.1, foreach=True),
 }
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5, 6, 9])
+def test_the_middle_of_a_progression_is_counted_from_its_end(steps: int) -> None:
+    """It shows where one end is infinite."""
+    inf = float("inf")
+
+    def compute(x: torch.Tensor) -> list[torch.Tensor]:
+        ends = [(0.0, -inf), (inf, 1.0), (-2.0, inf), (0.5, 3.5)]
+        of_numbers = [torch.linspace(a, b, steps, device=x.device) for a, b in ends]
+        of_powers = [torch.logspace(a, b, steps, 2.0, device=x.device) for a, b in ends]
+        complex_ = torch.linspace(0, 1 + 2j, steps, device=x.device, dtype=torch.complex64)
+        return [x.sum() + y for y in (*of_numbers, *of_powers, complex_)]
+
+    same_by_plans(compute, torch.zeros(2), rtol=1e-6)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 5, True])
+@pytest.mark.parametrize("ends", ["Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor"])
+def test_progressions_between_tensors_have_plans(ends: str, steps: int) -> None:
+    op = getattr(aten.linspace, f"{ends}_out")
+
+    def compute(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        first, last = ends.split("_")
+        given = x if first == "Tensor" else 0.5, y if last == "Tensor" else 3
+        found = x.new_empty(int(steps), dtype=torch.float32)
+        op(*given, steps, out=found)
+        return found
+
+    same_in_windows_with_plans(compute, torch.tensor(0.25), torch.tensor(2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+@pytest.mark.parametrize("sizes", [(2, 2), (1, 4), (2, 1, 2)])
+def test_progressions_keep_the_sizes_of_as_many_elements(dtype: Any, sizes: Any) -> None:
+    def compute(x: torch.Tensor) -> list[torch.Tensor]:
+        fresh = [torch.ones_like(x) for _ in range(4)]
+        torch.linspace(0, 3, 4, out=fresh[0])
+        torch.logspace(0, 3, 4, 2.0, out=fresh[1])
+        torch.arange(1, 9, 2, out=fresh[2])
+        torch.arange(4, out=fresh[3])
+        return fresh
+
+    x = torch.zeros(sizes, dtype=dtype)
+    with executing("compiled"):
+        for _ in range(3):
+            assert_same(compute(x.to("tenon")), compute(x), 1e-2 if dtype.is_floating_point else 0)
+
+
+def same_in_windows_with_plans(compute: Any, *given: torch.Tensor) -> None:
+    failures, log = PlanFailures(), logging.getLogger("torch_tenon.program")
+    log.addHandler(failures)
+    want = compute(*given)
+    with executing("compiled"):
+        for _ in range(3):
+            assert_same(compute(*(x.to("tenon") for x in given)), want, 1e-6)
+    log.removeHandler(failures)
+    assert not failures.found
+
+
+def test_windows_with_numbers_of_8_bits_have_plans() -> None:
+    """There are no loops over these: what takes them is a call, and no fault of a lowering."""
+
+    def compute(x: torch.Tensor) -> Any:
+        parts = [x.select_scatter(x[0], 0, 1), x.slice_scatter(x[1:3], 0, 0, 2)]
+        parts += [x.as_strided_scatter(x[:2], (2,), (2,)), torch.where(x.float() > 0, x, x)]
+        return [torch.isin(x, 1.0), x.float() * 2, *(part.float() for part in parts)]
+
+    for dtype in (torch.float8_e5m2fnuz, torch.float8_e4m3fn):
+        same_in_windows_with_plans(compute, torch.tensor([1.0, 2.0, -0.5, 0.0]).to(dtype))
+
+
+def test_windows_with_gradients_of_nothing_have_plans() -> None:
+    """PyTorch's decompositions divide by how many elements there are."""
+    mask, shape = [True, True, True], (5, 3, 0)
+
+    def of_batches(x: torch.Tensor, ones: torch.Tensor) -> Any:
+        op = aten.native_batch_norm_backward
+        return [*op(x, x, ones, ones, ones, ones, ones, True, 0.1, mask), ones * 2]
+
+    def of_groups(x: torch.Tensor, ones: torch.Tensor) -> Any:
+        means = ones[:1].expand(x.shape[0], 1).contiguous()
+        op = aten.native_group_norm_backward
+        return [*op(x, x, means, means, ones, shape[0], 3, shape[2], 1, mask), ones * 2]
+
+    def of_exponentials(x: torch.Tensor, ones: torch.Tensor) -> Any:
+        return [torch.logsumexp(x.to(d), -1).float() for d in (torch.half, x.dtype)]
+
+    def of_windows(x: torch.Tensor, ones: torch.Tensor) -> Any:
+        image, samples = ones.expand(1, 5, 3) + 0, ones[:2].view(1, 1, 2) / 4
+        found = aten.fractional_max_pool2d(image, [0, 2], [3, 1], samples)
+        return [found[0], ones * 2]
+
+    for compute in (of_batches, of_groups, of_exponentials, of_windows):
+        same_in_windows_with_plans(compute, torch.zeros(shape), torch.ones(3))
 
 
 @pytest.mark.slow
@@ -50,6 +147,18 @@ def test_optimizer_steps(name: str) -> None:
             step()
         results.append([p.detach().cpu() for p in parameters])
     torch.testing.assert_close(results[1], results[0], rtol=2e-5, atol=2e-6)
+
+
+def test_a_call_that_gives_several_lists() -> None:
+    options = {"lr": 0.5, "lr_decay": 0.1, "weight_decay": 0.0, "eps": 1e-3, "maximize": False}
+
+    def step(x: torch.Tensor, g: torch.Tensor, sums: torch.Tensor, count: torch.Tensor) -> Any:
+        lists = aten._fused_adagrad([x, x * 2], [g] * 2, [sums] * 2, [count] * 2, **options)
+        return [t + 1 for t in lists[0]], lists[2]
+
+    given = [torch.rand(3) + 0.5 for _ in range(3)] + [torch.tensor(2.0)]
+    found = torch.compile(step, backend="tenon")(*(x.to("tenon") for x in given))
+    assert_same(found, step(*given), 1e-6)
 
 
 def test_lists_of_tensors() -> None:

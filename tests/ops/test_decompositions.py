@@ -4,13 +4,16 @@ The device computes them with other ops, below PyTorch's own autograd formula fo
 """
 
 import copy
+import logging
 
 import pytest
 import torch
+from against_cpu import assert_same, executing
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from torch_tenon.ops import decompositions, manifest
+from torch_tenon.testing.fuzz.worker import PlanFailures
 
 aten = torch.ops.aten
 N, INPUT, HIDDEN = 3, 5, 4
@@ -194,3 +197,18 @@ def test_the_table_is_the_manifests() -> None:
 def test_an_op_has_one_decomposition() -> None:
     with pytest.raises(ValueError, match="has a decomposition already: gru_cell"):
         decompositions.decomposition("aten::_thnn_fused_gru_cell")(lambda: None)
+
+
+def test_a_cell_has_a_plan_for_any_sizes() -> None:
+    failures, log = PlanFailures(), logging.getLogger("torch_tenon.program")
+    log.addHandler(failures)
+    op = torch.ops.aten._thnn_fused_lstm_cell
+    with executing("compiled"):
+        for batch, size in [(n, n) for n in (2, 4, 7, 9) for _ in range(2)]:
+            gates = [torch.randn(batch, 4 * size) for _ in range(2)]
+            biases, cx = [torch.randn(4 * size) for _ in range(2)], torch.randn(batch, size)
+            for given in ([*gates, cx], [*gates, cx, *biases]):
+                found = op(*(x.to("tenon") for x in given))
+                assert_same(list(found), list(op(*given)), 1e-5, 1e-6)
+    log.removeHandler(failures)
+    assert not failures.found

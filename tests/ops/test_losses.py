@@ -237,6 +237,17 @@ def test_results_of_other_dimensions_and_dtypes_than_the_rules_say(caplog: Any) 
     assert not [r for r in caplog.records if r.name.startswith("torch_tenon")]
 
 
+def test_products_of_nothing_with_a_vector_of_truth_values() -> None:
+    given = torch.ones(2, dtype=torch.bool), torch.ones(2, 0, dtype=torch.bool)
+
+    def product(c: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return aten.addmv(c, x, x[0], beta=1, alpha=0)
+
+    with executing("compiled"):
+        for _ in range(3):
+            assert_same(product(*(x.to("tenon") for x in given)), product(*given))
+
+
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
 def test_losses_of_labels_add_up_what_is_above_0(reduction: str) -> None:
     """Of rows with NaN and infinities the CPU adds up what comes within the margin."""
@@ -250,3 +261,17 @@ def test_losses_of_labels_add_up_what_is_above_0(reduction: str) -> None:
     with executing("compiled"):
         for _ in range(3):
             assert_same(losses(x.to("tenon")), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_a_gradient_written_where_there_is_other_room() -> None:
+    """PyTorch's kernel leaves the sizes of what it writes."""
+    nothing, one = torch.empty(1, 1, 0, 0), torch.ones(())
+
+    def gradient(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        op = aten.binary_cross_entropy_backward.grad_input
+        return op(x, x, x, None, 0, grad_input=y.clone())
+
+    with executing("compiled"):
+        for _ in range(3):
+            found = gradient(nothing.to("tenon"), one.to("tenon"))
+            assert found.cpu().shape == gradient(nothing, one).shape

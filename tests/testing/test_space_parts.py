@@ -85,6 +85,12 @@ def test_what_the_cpu_makes_in_some_way_is_right(
     assert (found is None) == right
 
 
+def test_zeros_have_no_signs_where_an_op_adds() -> None:
+    got, want, way = numbers(-0.0), numbers(nan), numbers(0.0)
+    assert differing(got, want, [way], [], [], 1.0, signs=False) is None
+    assert differing(got, want, [way], [], [], 1.0, signs=True) is not None
+
+
 def test_a_step_is_no_slope() -> None:
     """Noise moves a number that lies at a threshold by a whole one."""
     want, noisy = numbers(3.0), [numbers(2.0), numbers(3.0)]

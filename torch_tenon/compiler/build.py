@@ -40,6 +40,7 @@ from torch_tenon.ir.values import (
     Stored,
     Value,
     name_origin,
+    reshape,
     size_hint,
     traced,
     weigh,
@@ -58,6 +59,7 @@ from torch_tenon.ops.lowerings.table import (
     broadcast_to,
     cast,
     find,
+    float_type,
     promote,
 )
 from torch_tenon.ops.variants import draws_numbers, is_out, known_of, refused_dtype
@@ -160,6 +162,11 @@ class ProgramBuilder:
         results: list[TensorMeta | None],
         into: bool,
     ) -> Any:
+        first = results[0] if into and results else None
+        if first is not None and len(first.sizes) != 1 and str(op).rpartition(".")[0] in _IN_ORDER:
+            row = TensorMeta(first.dtype, (product(first.sizes),), (1,))
+            found = self._lowered(op, positional, keywords, [row], into)
+            return reshape(found, first.sizes)
         build = Build(self.program, results)
         program = self.program
         held = program.taken and (program.taken, program.taken.current)
@@ -261,8 +268,9 @@ class ProgramBuilder:
         if keywords.get("device") is not None:
             keywords = keywords | {"device": torch.device("cpu")}
         if schema is not None:
-            positional = _numbers_as_tensors(schema, positional)
-            if self.seeds_calls and draws_numbers(op) and _takes_generator(schema):
+            positional = _numbers_as_tensors(schema, positional, results)
+            takes_generator = any(a.name == "generator" for a in schema.arguments)
+            if self.seeds_calls and draws_numbers(op) and takes_generator:
                 keywords = keywords | {"generator": list(self.program.next_random())}
         returns = [] if schema is None else schema.returns
         if schema is not None and not returns:
@@ -294,7 +302,7 @@ class ProgramBuilder:
             raise
         except Exception as error:
             self.fallbacks[str(op)] = why_not(str(op), error)
-            given = _numbers_as_tensors(op._schema, positional)
+            given = _numbers_as_tensors(op._schema, positional, build.results)
             found = build.call(op, given, keywords, "fallback")
         return list(found) if isinstance(found, list | tuple) else [found]
 
@@ -516,6 +524,10 @@ class ProgramBuilder:
                 other.value = self.program.copy(held, held.layout.strides)
 
 
+# The CPU's kernels fill an `out` of as many elements in order, whatever its sizes.
+_IN_ORDER = {"aten.arange", "aten.linspace", "aten.logspace"}
+
+
 def _of_ranks(found: Any, results: Sequence[TensorMeta | None]) -> Any:
     """What was lowered, which has as many dimensions as the kernel's results. Raises CannotLower
     where it has more: PyTorch's kernels broadcast less in some places than its rules say."""
@@ -543,18 +555,18 @@ def _loads_from(value: Lazy, storage: Storage) -> bool:
     return any(s.args[0].storage is storage for s in loads)
 
 
-def _takes_generator(schema: Any) -> bool:
-    return any(a.name == "generator" for a in schema.arguments)
-
-
-def _numbers_as_tensors(schema: Any, positional: Sequence[Any]) -> list[Any]:
+def _numbers_as_tensors(
+    schema: Any, positional: Sequence[Any], results: Sequence[TensorMeta | None]
+) -> list[Any]:
     """The arguments of a call, where a run-time number stands for a tensor in the dtype that it is
-    computed in."""
+    computed in: a quotient of whole numbers is one of fractions."""
     given = _values(list(positional))
+    of_fractions = any(m is not None and m.dtype.is_floating_point for m in results)
     found = list(positional)
     for k, (x, a) in enumerate(zip(positional, schema.arguments, strict=False)):
         if isinstance(x, Value) and x.is_number and isinstance(a.type, torch.TensorType):
-            found[k] = cast(x, promote(*given))
+            dtype = promote(*given)
+            found[k] = cast(x, float_type(dtype) if of_fractions else dtype)
     return found
 
 
@@ -583,8 +595,6 @@ def _checks_alone(
 
 
 def _values(x: Any) -> list[Value]:
-    if isinstance(x, Value):
-        return [x]
     if isinstance(x, list | tuple):
         return [v for y in x for v in _values(y)]
-    return []
+    return [x] if isinstance(x, Value) else []

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from torch_tenon import _C
+from torch_tenon.ir.dtypes import NoLoops
 from torch_tenon.ir.values import BodyError
 from torch_tenon.ops.lowerings.table import CannotLower
 
@@ -18,7 +19,7 @@ _failed: set[str] = set()  # ops whose lowering has failed in this process
 def why_not(op: str, error: BaseException) -> str:
     """Why an op is a call, of the error that its lowering ended with. One that is no `CannotLower`
     is a fault of the lowering's: it is counted, and logged the first time."""
-    if isinstance(error, CannotLower):
+    if isinstance(error, NoLoops):
         return str(error)
     _C.count("failed_lowering", op, 0)
     if op not in _failed:
@@ -33,7 +34,8 @@ Built = TypeVar("Built")
 
 def without_failing(build: Callable[[Mapping[str, str]], Built]) -> Built:
     """What `build` makes of a program, given the ops that are refused and why: those whose bodies
-    raise an error, which shows only where they are used."""
+    raise an error, which shows only where they are used. Raises CannotLower for a program that
+    needs loops over a dtype that has none."""
     refused: dict[str, str] = {}
     while True:
         try:
@@ -43,3 +45,5 @@ def without_failing(build: Callable[[Mapping[str, str]], Built]) -> Built:
             if error.origin in refused or cause is None:
                 raise
             refused[error.origin] = why_not(error.origin, cause)
+        except NoLoops as error:  # to write a part of a tensor, say
+            raise CannotLower(str(error)) from error

@@ -16,7 +16,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch_tenon.compiler.build import Contents, ProgramBuilder
 from torch_tenon.compiler.composition import as_called
 from torch_tenon.compiler.failing import without_failing
-from torch_tenon.frontends.in_place import FUNCTIONALIZED, changed_base, writing_call
+from torch_tenon.frontends.in_place import FUNCTIONALIZED, changed_base, lists_in, writing_call
 from torch_tenon.frontends.nodes import is_of_device, is_token, memory_of, with_effects
 from torch_tenon.frontends.sizes import SizeSource, SizeTable
 from torch_tenon.frontends.view_results import view_of_argument, view_of_output, viewed
@@ -272,6 +272,8 @@ class _Graph:
         found = self.builder.lower(n.target, args, keywords, results, changes=changes)
         if isinstance(n.target, HigherOrderOperator) and isinstance(value, torch.Tensor):
             (found,) = found  # it has no schema that tells one tensor from a list of one
+        if any(lists := lists_in(value)) and lists != lists_in(found):
+            raise CannotLower(f"{name}, a call, gives lists of tensors")
         return self._held(n, found, results)
 
     def _call_in_place(self, n: Node) -> list[Any]:

@@ -390,3 +390,8 @@ def is_known(n: int | torch.SymInt) -> bool:
 def _example(n: int | torch.SymInt) -> int:
     """A size, or one of those that it may have."""
     return n if isinstance(n, int) else int(n.node.hint if is_known(n) else 2)
+
+
+def lists_in(x: Any) -> list[bool]:
+    """Which results of an op are lists of tensors."""
+    return [isinstance(y, list | tuple) for y in x] if isinstance(x, list | tuple) else []

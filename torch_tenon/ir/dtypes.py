@@ -32,8 +32,19 @@ def _entry(dtype: torch.dtype, short: str, kind: str, compute: object = None) ->
     return DType(dtype, short, dtype.itemsize, wide, kind)
 
 
-TABLE: dict[torch.dtype, DType] = {
-    d.dtype: d
+class NoLoops(Exception):
+    """There are no loops over a dtype."""
+
+
+class _Table(dict[torch.dtype, DType]):
+    """The dtypes that loops have. Raises NoLoops for another one."""
+
+    def __missing__(self, dtype: torch.dtype) -> DType:
+        raise NoLoops(f"no loops over {dtype}")
+
+
+TABLE: dict[torch.dtype, DType] = _Table(
+    (d.dtype, d)
     for d in (
         _entry(torch.bool, "bool", "bool"),
         _entry(torch.uint8, "u8", "uint"),
@@ -51,7 +62,7 @@ TABLE: dict[torch.dtype, DType] = {
         _entry(torch.complex64, "c64", "complex"),
         _entry(torch.complex128, "c128", "complex"),
     )
-}
+)
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -12,6 +12,7 @@ from torch._decomp.decompositions import pw_cast_for_opmath
 
 from torch_tenon.ir.sixteen_bits import rounded_number
 from torch_tenon.ops.composition_table import composition
+from torch_tenon.ops.steps import in_steps
 from torch_tenon.ops.traced import above_gradients
 from torch_tenon.pytorch.versions import rounds_limit_of_softshrink
 
@@ -81,6 +82,18 @@ def softshrink(x: Tensor, limit: Any = 0.5) -> Tensor:
         limit = rounded_number(float(limit), x.dtype)
     shrink = _core_aten_decompositions_post_autograd()[aten.softshrink.default]
     return pw_cast_for_opmath(shrink)(x, limit)
+
+
+@composition(aten.logsumexp.default)
+def logsumexp(x: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
+    """The logarithm of the sum of exponentials (any shape). That of nothing is the kernel's:
+    PyTorch's decomposition asks for the greatest, which nothing has."""
+    if any(isinstance(n, int) and n == 0 for n in x.shape):
+        return NotImplemented
+    op = aten.logsumexp.default
+    function = in_steps(op, _core_aten_decompositions_post_autograd()[op])
+    found: Tensor = function(x, dim, keepdim)
+    return found
 
 
 def _of_its_gradients_dtype(op: Any) -> None:

@@ -27,7 +27,7 @@ def as_on_the_cpu(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
         given = dict(zip(names, args, strict=False)) | keywords
         x, weight, bias = (given[name] for name in ("input", "weight", "bias"))
         training = given.get("training", trains)
-        if training and _is_surely(x.numel() == 0):
+        if training and is_surely(x.numel() == 0):
             return NotImplemented
         found = function(*args, **keywords)
         if found is NotImplemented:
@@ -54,7 +54,7 @@ def _is_0(eps: Any) -> bool:
     return isinstance(eps, int | float) and eps == 0
 
 
-def _is_surely(condition: bool | torch.SymBool) -> bool:
+def is_surely(condition: bool | torch.SymBool) -> bool:
     """Whether a condition holds for all values of the symbols in it."""
     if isinstance(condition, bool):
         return condition

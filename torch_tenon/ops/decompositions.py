@@ -58,11 +58,34 @@ def _biased(gates: Tensor, bias: Tensor | None) -> Tensor:
     return gates if bias is None else gates + bias
 
 
-for _op in (aten._thnn_fused_lstm_cell.default, aten._thnn_fused_lstm_cell_backward_impl.default):
-    # In C++, as PyTorch's composition of the op.
-    decomposition(_op._schema.name)(
-        functools.partial(_op._op_dk, torch._C.DispatchKey.CompositeExplicitAutograd)
-    )
+# In C++, as PyTorch's composition of the op.
+_EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
+_op = aten._thnn_fused_lstm_cell_backward_impl.default
+decomposition(_op._schema.name)(functools.partial(_op._op_dk, _EXPLICIT))
+
+
+@decomposition("aten::_thnn_fused_lstm_cell")
+def lstm_cell(
+    input_gates: Tensor, hidden_gates: Tensor, cx: Tensor, *biases: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One step of an LSTM, after the matmuls: gates (N, 4H) in the order input, forget, cell,
+    output; cx (N, H). Returns hy and cy (N, H) and the workspace (N, 4H): the gates after their
+    activations. Sizes that are no numbers C++ does not take.
+    """
+    op = aten._thnn_fused_lstm_cell.default
+    if all(isinstance(n, int) for n in (*input_gates.shape, *cx.shape)):
+        found: tuple[Tensor, Tensor, Tensor] = op._op_dk(
+            _EXPLICIT, input_gates, hidden_gates, cx, *biases
+        )
+        return found
+    input_bias, hidden_bias = (*biases, None, None)[:2]
+    gates = _biased(hidden_gates, hidden_bias) + _biased(input_gates, input_bias)
+    i, f, g, o = gates.chunk(4, 1)
+    i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+    (wide_cx,) = _wide(cx)
+    cy = f * wide_cx + i * g
+    dtype = input_gates.dtype
+    return (o * cy.tanh()).to(dtype), cy.to(dtype), torch.cat([i, f, g, o], 1).to(dtype)
 
 
 @decomposition("aten::_thnn_fused_gru_cell")

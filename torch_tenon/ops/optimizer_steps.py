@@ -118,17 +118,20 @@ def _adam(decoupled: bool) -> Callable[..., Any]:
         unscaled = _unscaled(grads, grad_scale)
         new: tuple[list[Tensor], ...] = ([], [], [], [])
         for k, (p, g, m, v) in enumerate(zip(params, unscaled, averages, squares, strict=True)):
+            # A rate in a tensor is one of the parameters' dtype, or of a wider one.
+            rate = lr.to(torch.promote_types(lr.dtype, p.dtype)) if torch.is_tensor(lr) else lr
             g = -g if maximize else g
             if weight_decay:
-                p, g = (p - lr * weight_decay * p, g) if decoupled else (p, g + weight_decay * p)
-            m = m + (g - m) * (1 - beta1)
+                decay = 1 - rate * weight_decay
+                p, g = (p * decay, g) if decoupled else (p, g + weight_decay * p)
+            m = torch.lerp(m, g, 1 - beta1)
             v = v * beta2 + g * g * (1 - beta2)
             top = v
             if amsgrad:
                 top = torch.maximum(greatest[k], v)
                 new[3].append(top)
             first, second = (_correction(beta, steps[k], p.dtype) for beta in (beta1, beta2))
-            p = p - lr / first * m / (top.sqrt() / second**0.5 + eps)
+            p = p - rate / first * m / (top.sqrt() / second**0.5 + eps)
             for found, x in zip(new, (p, m, v), strict=False):
                 found.append(x)
         old = (params, averages, squares, greatest)

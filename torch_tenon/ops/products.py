@@ -44,7 +44,10 @@ def addbmm(c: Tensor, x: Tensor, y: Tensor, *, beta: Any = 1, alpha: Any = 1) ->
 
 @composition(aten.addmv.default)
 def addmv(c: Tensor, x: Tensor, v: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """beta * c + alpha * x @ v (N): the product with a matrix of one column."""
+    """beta * c + alpha * x @ v (N): the product with a matrix of one column. Of nothing the kernel
+    takes truth values too, which that of matrices refuses."""
+    if x.dtype is torch.bool:
+        return NotImplemented
     column = c.unsqueeze(-1) if c.dim() else c
     return torch.addmm(column, x, v.unsqueeze(-1), beta=beta, alpha=alpha).squeeze(-1)
 

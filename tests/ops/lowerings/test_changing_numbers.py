@@ -189,3 +189,22 @@ def test_whole_numbers_and_fractions_are_of_one_structure(use: Any, kind: type) 
     for k in numbers[3:]:
         assert torch.equal(use(x, k).cpu(), use(host, k))
     assert _C.structure_counts()[3] - before <= 2
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64])
+def test_quotients_of_whole_numbers_without_sign(dtype: torch.dtype) -> None:
+    """They are calls, which are given numbers of the dtype that a quotient is computed in."""
+    x, numbers = torch.tensor([3, 2, 7]).to(dtype), (3, -1, 70000, -(2**40), 2.5, -300)
+    for given in (x, x[1]):
+        for _ in range(2):
+            with executing("compiled"):
+                found = [given.to("tenon") / k for k in numbers]
+                assert_same(found, [given / k for k in numbers])
+
+
+def test_complex_numbers_to_the_power_of_a_truth_value(caplog: Any) -> None:
+    x = torch.tensor([1 + 2j, -0.5j])
+    with executing("compiled"):
+        for _ in range(2):
+            assert_same(torch.pow(x.to("tenon"), True), torch.pow(x, True))
+    assert not [r for r in caplog.records if r.name.startswith("torch_tenon")]

@@ -224,9 +224,15 @@ def mean(b: Build, x: Value, dim: Any = None, keepdim: bool = False, **keywords:
 def power(b: Build, x: Any, y: Any) -> Value:
     """Small whole powers, those that PyTorch's kernel multiplies for; in stand-alone programs
     other real ones too."""
-    if isinstance(y, int | float) and y in (0, 1, 2, 3):
+    is_number = isinstance(y, int | float) and not isinstance(y, bool)
+    if is_number and y in (0, 1, 2, 3):
         return pow_(b, x, y)
-    if not b.program.standalone or not isinstance(y, int | float) or not isinstance(x, Value):
+    if (
+        not is_number
+        or not b.program.standalone
+        or not isinstance(y, int | float)
+        or not isinstance(x, Value)
+    ):
         raise CannotLower("a power of complex numbers")
     if abs(y) == 0.5:
         return _OWN["aten.sqrt" if y > 0 else "aten.rsqrt"](b, x)

@@ -268,6 +268,8 @@ def masked_fill(b: Build, x: Value, mask: Value, value: Any) -> Value:
 
 def _replaced(b: Build, x: Value, part: Value, source: Value, body: Any) -> Value:
     """x with a part of it replaced: in its memory where that may be, else element by element."""
+    if x.dtype not in TABLE:
+        raise CannotLower(f"no loops over {x.dtype}")
     if source.sizes != part.sizes:
         raise CannotLower("a source of other sizes than what it replaces")
     if (

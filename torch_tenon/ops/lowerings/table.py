@@ -17,7 +17,7 @@ import torch
 
 from torch_tenon import device
 from torch_tenon.compiler.backend import Backend
-from torch_tenon.ir.dtypes import TABLE, compute_dtype
+from torch_tenon.ir.dtypes import TABLE, NoLoops, compute_dtype
 from torch_tenon.ir.index import Expr, Index, nonnegative, product
 from torch_tenon.ir.program import Program
 from torch_tenon.ir.scalar import Scalar, current, ops
@@ -37,7 +37,7 @@ BY_HAND: set[str] = set()
 NO_LOWERING = "no lowering"
 
 
-class CannotLower(Exception):
+class CannotLower(NoLoops):
     """This op, with these arguments, has no loops; the message says why."""
 
 

@@ -331,6 +331,8 @@ def as_strided_scatter(
     offset: Any = None,
 ) -> Value:
     """A copy of the memory of x with a source stored by any layout."""
+    if x.dtype not in TABLE:
+        raise CannotLower(f"no loops over {x.dtype}")
     if product(source.sizes) == 0:
         return x
     stored = b.program.realise(x)

@@ -326,8 +326,8 @@ def _fractional(rank: int) -> Callable[..., list[Value]]:
     ) -> list[Value]:
         of_fractions(x)
         n = _static(x.sizes[-rank:])
-        if product(kernel) > LARGEST_WINDOW:  # type: ignore[operator]
-            raise CannotLower("a large window")
+        if not 0 < product(kernel) <= LARGEST_WINDOW:  # type: ignore[operator]
+            raise CannotLower("a large window, or one of nothing")
         batched = len(x.sizes) == rank + 2
         wide = TABLE[samples.dtype].compute
         if wide is not samples.dtype:

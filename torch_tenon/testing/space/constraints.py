@@ -26,6 +26,10 @@ UNCHECKED = {"_weight_norm_interface"}
 APPROXIMATE = ("special_", "polygamma", "lgamma", "mvlgamma", "digamma", "i0", "igamma", "erfinv")
 
 
+# Ops whose first result alone means something in every mode.
+FIRST_ALONE = {"_embedding_bag", "_embedding_bag_forward_only"}
+
+
 def rule(names: str, low: int = 0, high: int = 4) -> Callable[[Rule], Rule]:
     """Enters a function for each of some names."""
 
@@ -71,6 +75,8 @@ def _index_rows(d: Drawing) -> None:
     d.given["index"] = d.index([count] if d.shape or d.chance(2) else [], n[0], unique=unique)
     if "source" in names_of(d):
         d.given["source"] = d.tensor(replaced(d.shape, dim, count))
+    if "reduce" in names_of(d):
+        d.given["reduce"] = d.one(("prod", "mean", "amax", "amin"))
 
 
 @rule("gather scatter scatter_add scatter_reduce")
@@ -92,6 +98,11 @@ def _scatter(d: Drawing) -> None:
         d.given["index"] = d.index(shape, n[0])
     if "src" in names_of(d):
         d.given["src"] = d.tensor(shape if d.chance(2) else d.shape if plain else shape)
+    if "reduce" in names_of(d):
+        of_two = d.name == "scatter"
+        d.given["reduce"] = d.one(
+            ("add", "multiply") if of_two else ("sum", "prod", "mean", "amax", "amin")
+        )
 
 
 @rule("index _unsafe_index index_put _index_put_impl _unsafe_index_put", 1, 4)
@@ -261,10 +272,39 @@ def _unfold(d: Drawing) -> None:
     d.given["step"] = d.whole(1, 3)
 
 
-@rule("diagonal diagonal_copy diag_embed", 2, 4)
+@rule("diagonal diagonal_copy diag_embed diagonal_scatter diagonal_backward", 2, 4)
 def _diagonal(d: Drawing) -> None:
-    d.given["dim1"], d.given["dim2"] = d.one(((0, 1), (1, 0), (-2, -1), (0, -1)))
-    d.given["offset"] = d.one((0, 1, -1, 2, -3, 100, -(2**62)))
+    first, second = d.given["dim1"], d.given["dim2"] = d.one(((0, 1), (1, 0), (-2, -1), (0, -1)))
+    offset = d.given["offset"] = d.one((0, 1, -1, 2, -3, 100, -(2**62)))
+    if d.name not in ("diagonal_scatter", "diagonal_backward"):
+        return
+    rank = len(d.shape)
+    n, m = d.shape[first], d.shape[second]
+    length = n.with_(lambda a, b: max(0, min(a + min(offset, 0), b - max(offset, 0))), m)
+    rest = [x for k, x in enumerate(d.shape) if k not in (first % rank, second % rank)]
+    if d.name == "diagonal_scatter":
+        d.given["self"] = d.tensor(d.shape)
+        d.given["src"] = d.tensor([*rest, length])
+    else:
+        d.given["grad_output"] = d.tensor([*rest, length])
+        d.given["input_sizes"] = [x.json() for x in d.shape]
+
+
+@rule("select_backward slice_backward", 1, 4)
+def _part_backward(d: Drawing) -> None:
+    dim = d.given["dim"] = d.dim()
+    n = at(d, dim)
+    d.given["input_sizes"] = [x.json() for x in d.shape]
+    if d.name == "select_backward":
+        d.given["index"] = d.whole(-n[0], n[0] - 1)
+        rest = [x for k, x in enumerate(d.shape) if k != dim % len(d.shape)]
+        d.given["grad_output"] = d.tensor(rest)
+        return
+    start, end = (d.one((0, 1, 2, -1, 2**63 - 1, 100)) for _ in range(2))
+    step = d.given["step"] = d.one((1, 2, 3))
+    d.given |= {"start": start, "end": end}
+    count = n.with_(lambda k: len(range(*slice(start, end, step).indices(k))))
+    d.given["grad_output"] = d.tensor(replaced(d.shape, dim, count))
 
 
 @rule("view_as_complex", 1, 4)
@@ -363,6 +403,35 @@ def _softmax_backward(d: Drawing) -> None:
     d.given["grad_output"] = d.tensor(d.shape)
     d.given["output"] = d.tensor(d.shape)
     d.given["input_dtype"] = {"torch": d.dtype}
+
+
+@rule("_cdist_forward", 2, 4)
+def _rows(d: Drawing) -> None:
+    d.given["x1"] = d.tensor(d.shape)
+    d.given["x2"] = d.tensor([*d.shape[:-2], d.size(16), d.shape[-1]])
+    d.given["p"] = d.one((2.0, 0.0, 1.0, 0.5, 3.0, domains.inf))
+    d.given["compute_mode"] = d.one((None, 0, 1, 2))
+
+
+@rule("renorm", 2, 4)
+def _renorm(d: Drawing) -> None:
+    d.given["dim"] = d.dim()
+    d.given["p"] = d.one((2, 1, 0.5, 3.0, domains.inf))
+    d.given["maxnorm"] = d.one((1, 0, 0.5, 5.0, domains.inf))
+
+
+@rule("multinomial", 1, 2)
+def _draws(d: Drawing) -> None:
+    d.given["self"] = d.tensor(d.shape, None, (0.5, 1.0, 2.0, 0.25))
+    d.given["num_samples"] = d.whole(1, max(1, d.shape[-1][0]))
+
+
+@rule("_int_mm", 2, 2)
+def _bytes(d: Drawing) -> None:
+    a, b, c = (d.size(33) for _ in range(3))
+    d.dtype = "int8"
+    d.given["self"], d.given["mat2"] = d.tensor([a, b]), d.tensor([b, c])
+    d.dtype = "int32"  # of the result
 
 
 @rule("_pdist_forward", 2, 2)

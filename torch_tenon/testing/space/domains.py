@@ -19,10 +19,36 @@ INTEGERS = ("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uin
 DTYPES = ("float32", "bfloat16", "float16", "float64", "int64", "int32", "int16", "int8", "uint8",
           "bool", "complex64", "complex128", "uint16", "uint32", "uint64")  # fmt: skip
 
+# Dtypes that few ops take: most move their numbers or convert them.
+RARE = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu",
+        "complex32")  # fmt: skip
+
+# Ops of whole numbers alone.
+OF_WHOLE = frozenset(
+    (
+        *("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "gcd", "lcm"),
+        *("bitwise_left_shift", "bitwise_right_shift", "__lshift__", "__rshift__"),
+        *("__and__", "__or__", "__xor__"),
+    )
+)
+# Ops whose `out` has to be of truth values, or of int64.
+TO_TRUTH = frozenset(
+    ("all", "any", "isin", "isinf", "isnan", "isfinite", "isneginf", "isposinf", "signbit")
+)
+TO_PLACES = frozenset(
+    (
+        *("argmax", "argmin", "argsort", "multinomial", "nonzero_static"),
+        *("bucketize", "searchsorted", "count_nonzero"),
+    )
+)
+
 inf, nan = float("inf"), float("nan")
 
 # Sizes, by how often they are met.
 SIZES = (2, 3, 1, 4, 5, 7, 8, 0, 13, 16, 17, 32, 33, 64)
+
+# Longer than any piece that a loop takes at once.
+LONG = (129, 257, 1025)
 
 _FLOATS = (0.0, 1.0, 2.0, -1.0, 0.5, 3.0, -0.0, 0.1, -2.5, 1.5, 2.5, 10.0, inf, -inf, nan, 100.7,
            1e-30, -1e30, 1e30)  # fmt: skip
@@ -40,6 +66,8 @@ def palette_of(dtype: str) -> tuple[Any, ...]:
     if kind.is_complex:
         parts = (0.0, 1.0, -1.5, 2.0, -0.0, inf, nan)
         return tuple({"complex": [a, b]} for a in parts for b in parts)
+    if kind.is_floating_point and kind.itemsize == 1:
+        return (1.0, 2.0, 0.0, -1.0, 0.5, -0.0, 1.5, -2.5, nan, inf, 300.0, 1e-3)
     if kind.is_floating_point:
         limits = torch.finfo(kind)
         return (

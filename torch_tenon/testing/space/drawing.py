@@ -61,6 +61,7 @@ class Drawing:
         self.given: dict[str, Any] = {}
         self.shape: Shape = []
         self.dtype = "float32"
+        self.changing = False  # numbers, from size to size
 
     # Choices
 
@@ -85,6 +86,12 @@ class Drawing:
         """A shape of a rank, of few elements."""
         rank = self.one([r for r in (2, 1, 3, 0, 4, 5) if low <= r <= high] or [low])
         shape: Shape = []
+        if rank and most == _MOST and self.chance(32):
+            # One long dimension: reductions go by pieces, and loops by more than one round.
+            long = self.whole(0, rank - 1)
+            sizes = [self.size(3) for _ in range(rank)]
+            sizes[long] = Size.of(self.one(domains.LONG))
+            return sizes
         for _ in range(rank):
             shape.append(self.size(64 if most > 64 else most if most > 1 else 2))
             most //= max(1, shape[-1][0])
@@ -143,7 +150,8 @@ class Drawing:
         kind: torch.dtype = getattr(torch, dtype)
         if kind.is_complex and self.chance(2):
             found["bits"] = "conj"
-        if kind is not torch.bool and "uint" not in dtype and self.chance(12):
+        no_signs = kind is torch.bool or "uint" in dtype or "float8" in dtype
+        if not no_signs and self.chance(12):
             found["bits"] = "neg"
         return found
 
@@ -152,18 +160,42 @@ class Drawing:
         shape = self.shape if shape is None else shape
         if dtype is None and self.chance(6):
             dtype = self.one(domains.DTYPES)
-        if self.tensors and dtype in (None, self.tensors[0]["dtype"]) and self.chance(10):
-            return {"tensor": 0}
+        if self.tensors and dtype in (None, self.tensors[0]["dtype"]):
+            if self.chance(10):
+                return {"tensor": 0}
+            if self.chance(16) and self._may_share():
+                return self._beside()
         kept = list(shape)
         if self.chance(3):
             kept = kept[self.whole(0, len(kept)) :]
             kept = [Size.of(1) if self.chance(4) else n for n in kept]
         return self.tensor(kept, dtype)
 
+    def _may_share(self) -> bool:
+        """Whether the call may be given two tensors of one memory that are not the same. What
+        writes one and reads the other in an order of its own has no one result."""
+        writes = any(a.alias_info is not None for a in self.schema.arguments)
+        return not writes or torch.Tag.pointwise in named(self.op).tags
+
+    def _beside(self) -> Data:
+        """The first tensor's memory seen from another place on."""
+        first = self.tensors[0]
+        first["behind"] = max(first.get("behind", 0), 4)
+        by = self.one((1, 0, 2))
+        kept = {k: v for k, v in first.items() if k not in ("bits", "grad")}
+        self.tensors.append({**kept, "base": 0, "offset": first.get("offset", 0) + by})
+        return {"tensor": len(self.tensors) - 1}
+
     def index(
         self, shape: Sequence[Size], below: int, *, unique: bool = False, negative: bool = False
     ) -> Data:
-        """A tensor of indices below a number; `unique`: those along a last dimension differ."""
+        """A tensor of indices below a number; `unique`: those along a last dimension differ. Some
+        of the CPU's kernels take those of a negative view for what its memory holds."""
+        found = self._index(shape, below, unique=unique, negative=negative)
+        self.tensors[found["tensor"]].pop("bits", None)
+        return found
+
+    def _index(self, shape: Sequence[Size], below: int, *, unique: bool, negative: bool) -> Data:
         dtype = "int64" if self.right or not self.chance(6) else self.one(domains.INTEGERS)
         low = -below if negative and self.chance(2) else 0
         if below <= 0:
@@ -248,34 +280,47 @@ class Drawing:
             "List[bool]": st.lists(st.booleans(), min_size=3, max_size=3),
         }
         value = self.draw(simple[kind])
+        if kind == "number" and self.name in domains.OF_WHOLE and not self.chance(4):
+            value = self.draw(domains.integers())
         if kind == "number" and "complex" not in self.dtype and self.name in _REAL:
             value = value["complex"][0] if isinstance(value, dict) else value
         if a.name == "alpha" and value == -(2**63):
             value = 0  # a subtraction negates it, which C++ leaves undefined
         if kind == "List[number]" and "" in self.given:
             value = (value * 3)[: self.given[""]]
+        if self.changing and type(value) in (int, float) and self.chance(3):
+            others = [self.draw(simple[kind]) for _ in range(2)]
+            return {"sizes": [value, *(x if type(x) is type(value) else value for x in others)]}
         return value
 
     def _tensor_named(self, a: Any) -> Data:
         if a.alias_info is not None and a.alias_info.is_write and (a.is_out or a.kwarg_only):
-            return self.out()
+            return self.out(a.name)
         if a.name in ("mask", "condition") and not self.chance(6):
             return self.like(dtype="bool")
-        if a.name in ("index", "indices"):
+        if a.name in ("index", "indices", "target"):
             return self.index(self.shape, max((n[0] for n in self.shape), default=1))
         if not self.tensors:
             return self.tensor(self.shape)
+        if (a.name == "value" or self.op.startswith("aten._foreach_")) and not self.chance(6):
+            return self.tensor([])  # a number
         return self.like()
 
-    def out(self) -> Data:
+    def out(self, name: str = "out") -> Data:
         """A tensor to write a result to."""
         shapes: list[Shape] = [[Size.of(0)], self.shape, self.reduced()]
-        dtype = self.dtype if not self.chance(3) else self.one(domains.DTYPES)
+        dtype = self._dtype_of_out(name) if not self.chance(3) else self.one(domains.DTYPES)
         # Where elements wait for each other, what one writes another may read or not.
         pointwise = torch.Tag.pointwise in named(self.op).tags
         if self.tensors and pointwise and self.chance(12):
             return {"tensor": 0}
         return self.tensor(self.one(shapes), dtype)
+
+    def _dtype_of_out(self, name: str) -> str:
+        if self.name in domains.TO_TRUTH:
+            return "bool"
+        places = "indices" in name or name == "max_values" or self.name in domains.TO_PLACES
+        return "int64" if places else self.dtype
 
     def reduced(self) -> Shape:
         """The first tensor's shape without the dimensions that the call names."""

@@ -156,6 +156,9 @@ def _arange(d: Drawing) -> None:
 @rule("linspace logspace")
 def _linspace(d: Drawing) -> None:
     d.given["steps"] = d.one((0, 1, 2, 3, 5, 17, 64) if d.right else (-1, 2**45, 3))
+    for a in d.schema.arguments:
+        if a.name in ("start", "end") and str(a.type) == "Tensor":
+            d.given[a.name] = d.tensor([])
 
 
 @rule("eye tril_indices triu_indices randperm hann_window")

@@ -9,12 +9,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from torch_tenon.testing.space import constraints, domains, layer_constraints
+from torch_tenon.testing.space import (
+    constraints,
+    domains,
+    image_constraints,
+    layer_constraints,
+    loss_constraints,
+)
 from torch_tenon.testing.space.case import Case, Data
 from torch_tenon.testing.space.drawing import Drawing
+from torch_tenon.testing.space.ops import base_name, named
 from torch_tenon.testing.space.running import GRAPHS, MODES
 from torch_tenon.testing.space.shrinking import shrink
 from torch_tenon.testing.space.undefined import written_tensors
@@ -51,7 +59,7 @@ TOGETHER = {"reference": 16, "direct": 16, "window": 16, "sized": 8, "compiled":
 BESIDE = " beside other calls"
 
 
-assert layer_constraints  # whose entries are made by its import
+assert layer_constraints and image_constraints and loss_constraints  # whose import makes entries
 
 
 @st.composite
@@ -60,11 +68,17 @@ def cases(draw: Callable[..., Any], op: str, modes: Sequence[str]) -> Data:
     mode = draw(st.sampled_from(modes))
     right = draw(st.integers(0, 4)) < 4
     d = Drawing(draw, op, right)
+    d.changing = mode == "sized"
     low, high = constraints.RANKS.get(d.name, (0, 4))
     # Many ops take floats alone.
-    d.dtype = d.one(domains.FLOATS if d.chance(2) else domains.DTYPES)
+    if d.name in domains.OF_WHOLE and not d.chance(4):
+        d.dtype = d.one((*domains.INTEGERS, "bool"))
+    elif d.chance(24) and torch.Tag.nondeterministic_seeded not in named(op).tags:
+        d.dtype = d.one(domains.RARE)
+    else:
+        d.dtype = d.one(domains.FLOATS if d.chance(2) else domains.DTYPES)
     d.shape = d.some_shape(low, high)
-    rule = None if "_foreach_" in op else constraints.RULES.get(d.name)
+    rule = None if op.startswith("aten._foreach_") else constraints.RULES.get(d.name)
     if rule is not None and (right or d.name in constraints.UNCHECKED or draw(st.booleans())):
         rule(d)
     args, kwargs = d.arguments()
@@ -160,4 +174,5 @@ def make_small(failing: Failing, ask: Ask, seconds: float) -> None:
         failing.text = failure[1]
         return True
 
-    failing.case = shrink(failing.case, fails, seconds)
+    together = base_name(named(failing.case["op"])) in constraints.UNCHECKED
+    failing.case = shrink(failing.case, fails, seconds, together)

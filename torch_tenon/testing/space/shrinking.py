@@ -15,8 +15,9 @@ Fails = Callable[[Data], bool]
 _LAYOUT = ("order", "step", "offset", "behind", "expanded", "overlapping", "bits", "times", "grad")
 
 
-def shrink(case: Data, fails: Fails, seconds: float) -> Data:
-    """A simpler call that fails as `case` does, found within about `seconds`."""
+def shrink(case: Data, fails: Fails, seconds: float, together: bool = False) -> Data:
+    """A simpler call that fails as `case` does, found within about `seconds`. `together`: sizes
+    change only wherever they are met, and dtypes stay, as for kernels that do not look at them."""
     best = copy.deepcopy(case)
     deadline = time.monotonic() + seconds
     tried: set[str] = set()
@@ -24,6 +25,8 @@ def shrink(case: Data, fails: Fails, seconds: float) -> Data:
     while smaller:
         smaller = False
         for candidate in _simpler(best):
+            if together and _differs_apart(candidate, best):
+                continue
             if time.monotonic() > deadline:
                 return best
             text = repr(candidate)
@@ -57,6 +60,22 @@ def _simpler(case: Data) -> Iterator[Data]:
         for simple in _of_argument(x):
             yield _with(case, ("kwargs", name), simple)
     yield from _without_unused(case)
+
+
+def _differs_apart(case: Data, before: Data) -> bool:
+    """Whether some of the tensors have other sizes or dtypes, and others not all of theirs."""
+    pairs = list(zip(case["tensors"], before["tensors"], strict=False))
+    if len(case["tensors"]) != len(before["tensors"]) or len(case["args"]) != len(before["args"]):
+        return True
+    if any(a["dtype"] != b["dtype"] or len(a["shape"]) != len(b["shape"]) for a, b in pairs):
+        return True
+    changed: dict[int, int] = {}
+    for a, b in pairs:
+        for n, m in zip(a["shape"], b["shape"], strict=True):
+            if changed.setdefault(_first(m), _first(n)) != _first(n):
+                return True
+    lists = [[len(x) for x in c["args"] if isinstance(x, list)] for c in (case, before)]
+    return lists[0] != lists[1]
 
 
 def _with(case: Data, path: tuple[Any, ...], value: Any) -> Data:

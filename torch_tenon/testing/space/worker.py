@@ -22,7 +22,7 @@ import torch
 from torch_tenon.testing.fuzz.worker import PlanFailures, forget_errors
 from torch_tenon.testing.space.asking import ON_CPU
 from torch_tenon.testing.space.case import Case
-from torch_tenon.testing.space.constraints import APPROXIMATE
+from torch_tenon.testing.space.constraints import APPROXIMATE, FIRST_ALONE
 from torch_tenon.testing.space.judgement import Finding, Judge
 from torch_tenon.testing.space.ops import base_name, named
 from torch_tenon.testing.space.running import (
@@ -96,6 +96,7 @@ class Runner:
                 values=not drawn,
                 signs=pointwise,
                 approximate=base_name(named(case.op)).startswith(APPROXIMATE),
+                first_alone=base_name(named(case.op)) in FIRST_ALONE,
             )
             for k, want in wanted.items()
         }
@@ -112,7 +113,10 @@ class Runner:
         graph, by_plan = mode in GRAPHS, mode not in ("reference", "direct")
         wrong: set[int] = set()
         for k, which, outcomes in run_on_device([case for case, _ in pairs]):
+            # What calls that run together warn of is said where the first result is read.
+            said = [text for got in outcomes for text in got.warnings]
             for i, got in enumerate(outcomes):
+                got.warnings = said
                 judge = pairs[i][1].judges[k]
                 found = judge.find(got, graph=graph, by_plan=by_plan)
                 if found and graph and len(pairs) == 1 and _tracing_alone(pairs[0], k, got, found):
