@@ -3,6 +3,8 @@
 import copy
 import io
 import pickle
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -63,6 +65,26 @@ def test_complex() -> None:
         ]
 
     same_on_both(compute, rtol=1e-4, atol=1e-4)
+
+
+def test_complex_numbers_of_halves_are_said_to_be_experimental() -> None:
+    makers: list[Callable[[dict[str, Any]], torch.Tensor]] = [
+        lambda options: torch.empty(3, **options),
+        lambda options: torch.empty_strided((3,), (1,), **options),
+        lambda options: torch.randn(3, **options),
+        lambda options: torch.ones(3, **options),
+        lambda options: torch.zeros(3, **options),
+    ]
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        for make in makers:
+            for device in ("cpu", "tenon"):
+                with pytest.warns(UserWarning, match="ComplexHalf support") as given:
+                    make({"dtype": torch.complex32, "device": device})
+                assert len(given) == 1
+    finally:
+        torch.set_warn_always(before)
 
 
 # Quantised

@@ -54,6 +54,8 @@ c10::Device device_or_current(std::optional<at::Device> device) {
 }
 
 at::Tensor tensor_of_type(size_t nbytes, caffe2::TypeMeta type) {
+  if (type == at::kComplexHalf)  // as PyTorch's own tensors, which are made by `empty_generic`
+    TORCH_WARN_ONCE("ComplexHalf support is experimental and many operators don't support it yet.");
   return at::detail::make_tensor_base<c10::TensorImpl>(
       new_storage(nbytes, current_device()), kDense, type);
 }
