@@ -125,7 +125,13 @@ def test_windows_with_gradients_of_nothing_have_plans() -> None:
         found = aten.fractional_max_pool2d(image, [0, 2], [3, 1], samples)
         return [found[0], ones * 2]
 
-    for compute in (of_batches, of_groups, of_exponentials, of_windows):
+    computations = [of_batches, of_groups, of_exponentials]
+    try:
+        of_windows(torch.zeros(shape), torch.ones(3))
+        computations.append(of_windows)
+    except RuntimeError:
+        pass  # newer releases of PyTorch refuse windows of nothing
+    for compute in computations:
         same_in_windows_with_plans(compute, torch.zeros(shape), torch.ones(3))
 
 
