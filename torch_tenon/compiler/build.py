@@ -163,7 +163,7 @@ class ProgramBuilder:
         into: bool,
     ) -> Any:
         first = results[0] if into and results else None
-        if first is not None and len(first.sizes) != 1 and str(op).rpartition(".")[0] in _IN_ORDER:
+        if first is not None and len(first.sizes) != 1 and known_of(op).fills_in_order:
             row = TensorMeta(first.dtype, (product(first.sizes),), (1,))
             found = self._lowered(op, positional, keywords, [row], into)
             return reshape(found, first.sizes)
@@ -522,10 +522,6 @@ class ProgramBuilder:
             ):
                 # What is computed of it later may read the new contents as well.
                 other.value = self.program.copy(held, held.layout.strides)
-
-
-# The CPU's kernels fill an `out` of as many elements in order, whatever its sizes.
-_IN_ORDER = {"aten.arange", "aten.linspace", "aten.logspace"}
 
 
 def _of_ranks(found: Any, results: Sequence[TensorMeta | None]) -> Any:

@@ -42,6 +42,7 @@ class Entry(NamedTuple):
     decomposition_except: tuple[str, ...] = ()
     batch_norm: bool = False
     in_order: bool = False
+    fills_in_order: bool = False
     traced_whole: bool = False
     lies_as_on_cpu: str = ""
     index_check: str = ""

@@ -1,7 +1,7 @@
 """Functions of complex numbers for stand-alone programs: elsewhere PyTorch's kernels compute them.
 
 They are computed in float64, from their real and imaginary parts, with the infinities and zeros of
-the C library's functions.
+the math library's functions.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _times(a: Scalar, b: Scalar) -> Scalar:
 def sinh(x: Scalar, y: Scalar) -> Parts:
     cos = ops.cos(y)
     kept = ops.isnan(cos) & (ops.eq(x, 0.0) | ops.isinf(x))
-    # The sign of what is endless is not defined: the C library has it so.
+    # The sign of what is endless is not defined: the math library has it so.
     real = ops.where(kept, ops.where(ops.eq(x, 0.0), x, ops.abs(x)), _times(cos, ops.sinh(x)))
     return real, ops.where(ops.eq(y, 0.0), y, _times(ops.sin(y), ops.cosh(x)))
 
