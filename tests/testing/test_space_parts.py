@@ -39,7 +39,7 @@ def test_a_number_tells_the_calls(op: str) -> None:
 
 @pytest.mark.slow
 def test_a_number_has_its_whole_domain() -> None:
-    drawn = calls("aten.mul.Scalar", 0, 400, ["reference"])
+    drawn = calls("aten.mul.Scalar", 0, 1200, ["reference"])
     others = [c["args"][1] for c in drawn]
     assert any(isinstance(x, dict) for x in others)
     assert any(x is True or x is False for x in others)
@@ -47,7 +47,7 @@ def test_a_number_has_its_whole_domain() -> None:
     assert {inf, -inf} <= set(found)
     assert any(map(math.isnan, found))
     assert any(x == 0 and math.copysign(1, x) < 0 for x in found)
-    assert {t["dtype"] for c in drawn for t in c["tensors"]} == set(domains.DTYPES)
+    assert {t["dtype"] for c in drawn for t in c["tensors"]} >= set(domains.DTYPES)
     assert {len(c["tensors"][0]["shape"]) for c in drawn} >= {0, 1, 2, 3, 4}
 
 
