@@ -46,10 +46,10 @@ void refuse_in_capture(std::string_view what);
 // Submits the windows that use a buffer, or those alone that write it; false: there were none.
 bool commit_uses(Buffer& buffer, bool writes_alone, CommitReason reason);
 
-// The host reads what needs no window: the calling thread's own ends all the same. A loop that
-// reads at its end has windows of whole rounds then, wherever they began. They began where the
-// first call of a process had ended one, otherwise, and the next process, where no call is a first
-// one, had other windows and none of the plans.
+// The host reads what no window writes; the calling thread's window ends all the same. So a loop
+// that reads at its end has windows of whole rounds. Without that its windows would go on from
+// wherever a first call had ended one. The next process has no first calls: it would have other
+// windows, and find none of the plans.
 void end_window_at_read(c10::DeviceIndex device);
 
 // Enqueues a copy from the host to a buffer's memory, behind everything else that touches it.

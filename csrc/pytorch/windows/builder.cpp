@@ -27,7 +27,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kMostStarts = 4;
-// In which a new one has loaded the compiler, and has said so.
+// The longest that a new one is taken to load the compiler, if it does not say that it is ready.
 constexpr auto kLoading = std::chrono::milliseconds(1500);
 constexpr int kMostLost = 4;  // connections that ended without an answer
 constexpr auto kTryAgain = std::chrono::milliseconds(20);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch_tenon.testing.space.constraints import RULES, UNCHECKED, names_of, rule
 from torch_tenon.testing.space.drawing import Drawing, Size
+from torch_tenon.testing.space.layer_constraints import grouped
 from torch_tenon.testing.space.loss_constraints import fractions
 
 # Layers without gradients of their own here
@@ -279,11 +280,7 @@ def _layer_norm_backward(d: Drawing) -> None:
 @rule("native_group_norm_backward", 3, 3)
 def _group_norm_backward(d: Drawing) -> None:
     fractions(d)
-    groups, each = d.whole(1, 3), d.whole(1, 3)
-    n, inner = d.size(4), d.size(8)
-    channels = Size((groups * each,) * 3)
-    d.shape = [n, channels, inner]
-    d.given |= {"N": n.json(), "C": channels.json(), "HxW": inner.json(), "group": groups}
+    groups, n, channels = grouped(d)
     for name in ("grad_out", "input"):
         d.given[name] = d.tensor(d.shape, expanded=[])  # read in the order of memory
     statistics = [n, Size((groups,) * 3)]

@@ -86,13 +86,19 @@ def _layer_norm(d: Drawing) -> None:
         d.given[name] = None if d.chance(3) else d.tensor(tail)
 
 
-@rule("native_group_norm", 3, 3)
-def _group_norm(d: Drawing) -> None:
+def grouped(d: Drawing) -> tuple[int, Size, Size]:
+    """Draws the shape of a group norm's input; gives the groups, the batch and the channels."""
     groups, each = d.whole(1, 3), d.whole(1, 3)
     n, inner = d.size(4), d.size(8)
     channels = Size((groups * each,) * 3)
     d.shape = [n, channels, inner]
     d.given |= {"N": n.json(), "C": channels.json(), "HxW": inner.json(), "group": groups}
+    return groups, n, channels
+
+
+@rule("native_group_norm", 3, 3)
+def _group_norm(d: Drawing) -> None:
+    _, _, channels = grouped(d)
     for name in ("weight", "bias"):
         d.given[name] = None if d.chance(3) else d.tensor([channels])
 
