@@ -221,6 +221,7 @@ def test_a_kernel_from_source(library: Library, block: int) -> None:
 RECORDED = f"""
     kernel = library.load({DOUBLED!r}, "doubled_4_1")
     block, other = library.allocate(4096), library.allocate(4096)
+    library.write(other, bytes(8))  # new memory holds anything, a negative number too
     words = [(c_int64 * 4)() for _ in range(3)]
     def replayed(*numbers):
         library.write(block, bytes((ctypes.c_float * 3)(*numbers)))
