@@ -4,6 +4,8 @@ import pytest
 import torch
 from against_cpu import assert_same
 
+import torch_tenon
+
 
 @pytest.fixture(autouse=True)
 def fresh_dynamo():
@@ -147,3 +149,27 @@ def test_lazy_views_of_results(name, dynamic, grad):
             for results in (want, got):
                 sum(t.abs().square().sum() for t in results if t.requires_grad).backward()
             assert_same(y.grad, x.grad, rtol=1e-6)
+
+
+VIEWED = {
+    "flat": lambda x: x.view(-1),
+    "other dimensions": lambda x: x.unflatten(0, (2, 3)).movedim(1, 3),
+    "windows without overlap": lambda x: x.unfold(-1, 2, 2),
+    "its bits": lambda x: x.view(torch.int32),
+}
+
+
+@pytest.mark.parametrize("name", VIEWED)
+def test_a_view_as_a_result_is_computed_with_what_it_is_of(name):
+    """Not once more in the shape of the view, beside the loop that gives the other results."""
+
+    def f(x):
+        values, indices = torch.nn.functional.max_pool1d(x, 2, return_indices=True)
+        return -values, VIEWED[name](values * 2), indices.view(-1, 2)
+
+    x = torch.randn(6, 4, 8)
+    compiled = torch.compile(f, backend="tenon")
+    found = torch_tenon.explain(compiled, x.to("tenon"))
+    (graph,) = found.graphs
+    assert (graph.kernels, graph.calls) == (1, 0)
+    assert_same(compiled(x.to("tenon")), f(x))

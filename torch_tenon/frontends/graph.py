@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,12 @@ from torch_tenon.compiler.failing import without_failing
 from torch_tenon.frontends.in_place import FUNCTIONALIZED, changed_base, lists_in, writing_call
 from torch_tenon.frontends.nodes import is_of_device, is_token, memory_of, with_effects
 from torch_tenon.frontends.sizes import SizeSource, SizeTable
-from torch_tenon.frontends.view_results import view_of_argument, view_of_output, viewed
+from torch_tenon.frontends.view_results import (
+    memory_of_results,
+    view_of_argument,
+    view_of_output,
+    viewed,
+)
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index, less, product
 from torch_tenon.ir.program import Program
@@ -99,7 +103,7 @@ class _Graph:
         self.first: dict[int | None, Node] = {}  # the nodes that make memory, by it
         for n in nodes:
             self.first.setdefault(memory_of(n), n)
-        self.makers = _memory_of_several(nodes)
+        self.makers = memory_of_results(nodes)
         self.stored = set(self.makers.values())
         self.in_place = _changed_in_place(nodes, self.order)
         # The memory of what is changed in place is the input's.
@@ -495,20 +499,6 @@ class _Graph:
         if not less(layout.span(), held.span() + 1):
             return None
         return Stored(given.home, layout)
-
-
-def _memory_of_several(nodes: Sequence[Node]) -> dict[int | None, Node]:
-    """Nodes whose memory several results are views of, by that memory: as in eager code, they share
-    it."""
-    (output,) = (n for n in nodes if n.op == "output")
-    results = dict.fromkeys(n for n in output.args[0] if isinstance(n, Node))  # type: ignore[union-attr]
-    count = Counter(memory_of(n) for n in results)
-    makers: dict[int | None, Node] = {}
-    for n in nodes:
-        if n.op == "call_function":
-            makers.setdefault(memory_of(n), n)
-    given = {memory_of(n) for n in nodes if n.op != "call_function"}
-    return {m: n for m, n in makers.items() if m not in given | {None} and count[m] > 1}
 
 
 def _is_all(n: Node) -> bool:

@@ -17,7 +17,9 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 from torch.fx import Node
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from torch_tenon.frontends.nodes import memory_of
 from torch_tenon.ir.index import Expr, Index, Symbol, evaluate
 from torch_tenon.ops.lowerings.table import CannotLower
 from torch_tenon.ops.variants import known_of
@@ -100,3 +102,31 @@ def _with_sizes(x: Any, sizes: Mapping[Symbol, int]) -> Any:
     if isinstance(x, list | tuple):
         return type(x)(_with_sizes(y, sizes) for y in x)
     return {k: _with_sizes(y, sizes) for k, y in x.items()} if isinstance(x, dict) else x
+
+
+def memory_of_results(nodes: Sequence[Node]) -> dict[int | None, Node]:
+    """Nodes that get memory as results are views of them, by that memory. Several results share it,
+    as in eager code. A view of all elements lies where they do: a loop of its own, in the view's
+    shape, would compute them again beside the one that others read."""
+    (output,) = (n for n in nodes if n.op == "output")
+    results = dict.fromkeys(n for n in output.args[0] if isinstance(n, Node))  # type: ignore[union-attr]
+    seen: dict[int | None, list[Node]] = {}
+    for n in results:
+        seen.setdefault(memory_of(n), []).append(n)
+    makers: dict[int | None, Node] = {}
+    for n in nodes:
+        if n.op == "call_function":
+            makers.setdefault(memory_of(n), n)
+    given = {memory_of(n) for n in nodes if n.op != "call_function"}
+    return {
+        m: n
+        for m, n in makers.items()
+        if m not in given | {None} and m in seen and (len(seen[m]) > 1 or _has_all(seen[m][0], n))
+    }
+
+
+def _has_all(view: Node, maker: Node) -> bool:
+    """Whether a view, and no other node, has as many elements as what it is a view of."""
+    if view is maker:
+        return False
+    return statically_known_true(view.meta["val"].numel() == maker.meta["val"].numel())
