@@ -139,6 +139,8 @@ class WindowRuns:
     price: float
     asked_for: float
     sizes: int
+    shortest_by_plan: float
+    shortest_by_reference: float
 
 class Window:
     @property

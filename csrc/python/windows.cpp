@@ -101,7 +101,12 @@ void bind_windows(py::module_& m) {
       .def_readonly("saving", &WindowRuns::saving, "What a plan might have saved so far.")
       .def_readonly("price", &WindowRuns::price, "... and at which it is asked for.")
       .def_readonly("asked_for", &WindowRuns::asked_for, "How long ago; 0 where nobody makes it.")
-      .def_readonly("sizes", &WindowRuns::sizes, "How many it was for, where they are symbols.");
+      .def_readonly("sizes", &WindowRuns::sizes, "How many it was for, where they are symbols.")
+      .def_readonly(
+          "shortest_by_plan",
+          &WindowRuns::shortest_by_plan,
+          "Where its plan is used no more, as it takes longer than the calls; else 0.")
+      .def_readonly("shortest_by_reference", &WindowRuns::shortest_by_reference);
   m.def(
       "window_runs",
       [] {

@@ -31,7 +31,7 @@ class WindowRuns:
     seconds_by_plan: float = 0.0  # of the host; an asynchronous device computes after them as well
     seconds_by_reference: float = 0.0
     sizes: int = 0  # how many its plan was for, where they are symbols
-    waits_for: str = ""  # why it has no plan yet; empty where it has one, or an error
+    waits_for: str = ""  # why it runs without a plan; empty where it does not, or of an error
     number: int = 0  # of the structure; -1: all those together that are kept no longer
 
     def since(self, before: WindowRuns) -> WindowRuns:
@@ -198,7 +198,7 @@ class Recording:
         most = sorted(rows, key=lambda w: -w.seconds_by_reference)[:_MOST_ROWS]
         if not most:
             return []
-        return ["", "Windows without a plan yet, those that took longest first:"] + [
+        return ["", "Windows that run without a plan, those that took longest first:"] + [
             f"  {w.name}: {w.by_reference:,} runs, {w.seconds_by_reference * 1e3:.2f} ms; "
             f"{w.waits_for}"
             for w in most
@@ -260,6 +260,11 @@ def _first_plan() -> float | None:
 
 
 def _waits_for(runs: _C.WindowRuns) -> str:
+    if runs.shortest_by_plan:
+        return (
+            f"its plan is used no more: it took {runs.shortest_by_plan * 1e3:.3f} ms at least, and "
+            f"the calls one by one {runs.shortest_by_reference * 1e3:.3f}"
+        )
     if runs.facts or runs.error or runs.by_plan or runs.number < 0:
         return ""
     if runs.asked_for:

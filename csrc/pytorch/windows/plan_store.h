@@ -120,6 +120,8 @@ struct WindowRuns {
   double saving, price;  // what runs without a plan cost so far, and at what it is asked for
   double asked_for;      // how long its plan has been made; 0: it is not
   size_t sizes;          // how many it was for, where they are symbols; else 0
+  // Where the window runs by reference as its plan takes longer: the shortest run of each; else 0.
+  double shortest_by_plan, shortest_by_reference;
 };
 // Found by words of theirs, which are compared in full.
 template <auto words>

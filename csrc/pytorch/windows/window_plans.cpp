@@ -316,6 +316,7 @@ std::vector<WindowRuns> window_runs() {
   for (const auto& w : p.store.all()) {
     const bool waits = w->state == WindowPlan::waiting;
     const bool failed = w->state == WindowPlan::seen && !w->found.error.empty();  // for now
+    const bool is_left = takes_longer_by_plan(w->cost);
     runs.push_back({
         w->id,
         name_of(*w),
@@ -330,6 +331,8 @@ std::vector<WindowRuns> window_runs() {
         price_of(seconds_for_plan(w->calls.size())),
         waits ? static_cast<double>(profile_now() - w->asked_at) * 1e-9 : 0,
         w->sizes_served.size(),
+        is_left ? w->cost.by_plan : 0,
+        is_left ? w->cost.with_all : 0,
     });
   }
   if (const auto gone = p.store.counts().evicted; gone > 0) {

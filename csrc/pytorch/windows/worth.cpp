@@ -20,6 +20,11 @@ constexpr double kSlower = 1.1;
 
 std::atomic<bool> g_plan_all{false};
 
+// Runs with fewer threads, while the builder worked, are no measure.
+int measured_runs(const ReferenceCost& cost) {
+  return cost.runs - cost.runs_with_fewer;
+}
+
 }  // namespace
 
 ReferenceCost part_of(const ReferenceCost& any_sizes, double part) {
@@ -53,8 +58,12 @@ void note_run_by_plan(ReferenceCost& cost, double seconds) {
 bool leaves_plan(const ReferenceCost& cost) {
   if (g_plan_all || cost.runs_by_plan < kComparedRuns || cost.all_by_plan < kComparedFrom)
     return false;
-  // Runs with fewer threads, while the builder worked, are no measure.
-  return cost.runs - cost.runs_with_fewer < kRunsWithAll || cost.by_plan > kSlower * cost.with_all;
+  return measured_runs(cost) < kRunsWithAll || takes_longer_by_plan(cost);
+}
+
+bool takes_longer_by_plan(const ReferenceCost& cost) {
+  const bool compared = cost.all_by_plan >= kComparedFrom && measured_runs(cost) >= kRunsWithAll;
+  return compared && cost.by_plan > kSlower * cost.with_all;
 }
 
 bool is_news(const ReferenceCost& cost) {

@@ -58,6 +58,8 @@ void note_run_by_plan(ReferenceCost& cost, double seconds);
 // Whether a window that has a plan runs by reference: to learn what that takes, or since it is
 // known to take less.
 bool leaves_plan(const ReferenceCost& cost);
+// ... the latter.
+bool takes_longer_by_plan(const ReferenceCost& cost);
 
 // Whether what the builder was told of a window is out of date.
 bool is_news(const ReferenceCost& cost);
