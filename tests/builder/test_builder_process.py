@@ -212,3 +212,50 @@ def test_an_answer_is_heard_also_when_its_window_never_comes_again(cache: Path) 
         **PROCESS,
     )
     assert printed.split() == ["True", "0"]
+
+
+BESIDE = """
+    import os, signal, time
+    from pathlib import Path
+    import torch
+    from torch_tenon import _C, config
+
+    torch.set_num_threads(2)
+    x, deadline = torch.ones(300, 1000, device="tenon"), time.monotonic() + 200
+
+    def step(calls, factor):
+        y = x
+        for k in range(calls):
+            y = (y * factor + k).abs()
+        return y[0, 0].item()
+
+    def runs(calls):  # of the window of so many calls: by plan, by reference, its plan's state
+        return next(
+            ((w.by_plan, w.by_reference, w.state) for w in _C.window_runs()
+             if w.name.startswith(f"{3 * calls} calls")), (0, 0, 0))
+
+    def until(happened, calls):
+        while not happened():
+            assert time.monotonic() < deadline, [(w.name, w.state) for w in _C.window_runs()]
+            step(calls, 0.5)
+
+    until(lambda: runs(20)[0] > 0, 20)
+    (lock,) = Path(config.cache_directory()).glob("builder-*.lock")
+    os.kill(int(lock.read_text()), signal.SIGSTOP)
+    until(lambda: runs(31)[2] == 1, 31)
+    before, end = runs(20), time.monotonic() + 0.3
+    while runs(20)[0] < before[0] + 40 or time.monotonic() < end:
+        step(20, 0.5)
+        assert time.monotonic() < deadline
+    os.kill(int(lock.read_text()), signal.SIGKILL)
+    print(runs(20)[1] - before[1])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one processor is left to nobody")
+def test_runs_beside_it_do_not_say_how_long_a_plan_takes(cache: Path) -> None:
+    """They have a thread less. A plan was left for its calls, which are compared with all."""
+    environment = {"TENON_CACHE_DIR": str(cache), "TENON_PLAN": "worthwhile", **PROCESS}
+    environment["TENON_PLAN_FILES"] = "1"
+    assert fresh_process.output(BESIDE, **environment) == "0"

@@ -9,6 +9,7 @@
 #include "device/storage.h"
 #include "device/target.h"
 #include "execute/host_call.h"
+#include "execute/run_threads.h"
 #include "record/direct.h"
 #include "record/surroundings.h"
 #include "windows/builder.h"
@@ -412,6 +413,7 @@ WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) 
     ran = verify_window(ready, window, order, device);
   } else {
     note_first(g_first_by_plan, start);
+    const bool beside_builder = threads_beside_builder() > 0;
     if (target().host_memory) {
       const auto numbers = std::make_shared<PlanNumbers>(window, device);
       ran = run_plan(ready, window, order, device, numbers, /*keeps_slots=*/false);
@@ -422,7 +424,8 @@ WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) 
     ready.found->nanoseconds_by_plan += std::llround(seconds * 1e9);
     if (candidates.own) {
       const std::lock_guard<std::mutex> lock(plans_mutex());
-      note_run_by_plan(candidates.own->cost, seconds);
+      if (!beside_builder && threads_beside_builder() == 0)
+        note_run_by_plan(candidates.own->cost, seconds);
       if (ready.found != candidates.own)
         candidates.own->cost.elsewhere += saving_beside_any_sizes(seconds);
     }

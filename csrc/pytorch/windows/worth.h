@@ -53,7 +53,7 @@ bool pays(const ReferenceCost& cost, double of_plan);
 // From now on every window that comes twice gets a plan, whatever that costs.
 void set_plan_all(bool all);
 
-// Notes a run by the plan.
+// Notes a run by the plan with all threads: one beside the builder has fewer, and takes longer.
 void note_run_by_plan(ReferenceCost& cost, double seconds);
 // Whether a window that has a plan runs by reference: to learn what that takes, or since it is
 // known to take less.
