@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import platform
 import shlex
 import shutil
 import subprocess
@@ -20,7 +21,7 @@ from torch_tenon.compiler.cache import Cache, digest
 from torch_tenon.compiler.handwritten import Code, Parameter, kernel_of
 from torch_tenon.targets.c_family import headers
 from torch_tenon.targets.cpu import compiler as cpu_compiler
-from torch_tenon.targets.cpu import toolchain
+from torch_tenon.targets.cpu import dialect, toolchain
 from torch_tenon.targets.cpu.backend import CpuBackend
 from torch_tenon.targets.cpu.compiler import CpuCompiler
 from torch_tenon.targets.cpu.toolchain import Toolchain
@@ -360,6 +361,45 @@ def test_loops_of_threads_by_each_compiler(folder: Path, command: str) -> None:
         made_by_all = [(k if k < n else 0) + 100 for k in range(3 * n)]
         assert list(out[16 : 16 + 3 * n]) == made_by_all
     assert openmp_runtimes() == before
+
+
+# Rows that are chosen by an index, as the generator spells them.
+ROWS = f"""
+void rows(void *const *a, const int64_t *s, int64_t *status) {{
+  int64_t *const x0 = a[0];
+  float *const x1 = a[1];
+  float *const x2 = a[2];
+  const int64_t n0 = s[0], n1 = s[1], n2 = s[2];
+{dialect.PARALLEL}
+  for (int64_t i0 = 0; i0 < n0; ++i0) {{
+    const int64_t t0 = x0[i0];
+    if (t0 >= n2) report(status, 2, t0, n2);
+#pragma omp simd
+    for (int64_t i1 = 0; i1 < n1; ++i1) {{
+      const float t1 = x1[t0*n1 + i1];
+      x2[i0*n1 + i1] = t1 + 1.0f;
+    }}
+  }}
+}}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="x86's instructions are looked for")
+@pytest.mark.parametrize("command", [GCC, f"{config.compiler_of_package()}"])
+def test_neighbours_in_memory_are_loaded_together(tmp_path: Path, command: str) -> None:
+    """clang gathered and scattered them: a kernel took two to five times as long as by gcc."""
+    source, listing = tmp_path / "rows.c", tmp_path / "rows.s"
+    source.write_text("\n".join([*cpu_compiler.headers(ROWS), ROWS]))
+    chain = Toolchain(command)
+    processor = ["-march=x86-64-v4" if f == "-march=native" else f for f in toolchain.FLAGS]
+    flags = chain.spelled([*processor, *chain.openmp])
+    words = [*chain.words, *flags, "-S", str(source), "-o", str(listing)]
+    kept = {f"ZIG_{name}_CACHE_DIR": str(tmp_path) for name in ("LOCAL", "GLOBAL")}
+    subprocess.run(words, check=True, env={**os.environ, **kept})
+    text = listing.read_text()
+    assert "zmm" in text or "ymm" in text
+    assert "gatherq" not in text and "scatterq" not in text
 
 
 STOPPED = """

@@ -9,7 +9,7 @@ from torch_tenon.ir.index import Index
 from torch_tenon.targets.c_family import scalars as c
 from torch_tenon.targets.c_family.dialect import Names, Writer, indent
 
-PARALLEL = "#pragma omp parallel for schedule(static)"
+PARALLEL = "#pragma omp parallel for schedule(static) CAPTURED"
 SHARES = "const int64_t shares = power_of_2_from(omp_get_max_threads());"
 
 

@@ -128,7 +128,8 @@ class Toolchain:
     @property
     def openmp(self) -> list[str]:
         """What a unit's parallel loops are compiled with, to be gcc's calls."""
-        return ["-fopenmp", "-include", str(CLANG)] if self.is_clang else ["-fopenmp"]
+        clang = "-fopenmp-version=51", "-include", str(CLANG)
+        return ["-fopenmp", *(clang if self.is_clang else ())]
 
     def spelled(self, flags: Iterable[str]) -> list[str]:
         """Flags as this compiler writes them: zig has names of its own for processors, and clang
