@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pytest
 from fresh_process import output
+from waiting import TIMEOUT
 
 USES = """
 import os, time
@@ -53,6 +56,51 @@ several_processors = pytest.mark.skipif(
 def test_threads_that_wait_sleep_while_room_is_left() -> None:
     waiting, sleeping, again = map(float, output(USES, OMP_WAIT_POLICY=None).split())
     assert sleeping < min(waiting, again) / 3, (waiting, sleeping, again)
+
+
+BESIDE = """
+import os, time
+import torch
+
+torch.set_num_threads(os.cpu_count())
+x = torch.ones(1 << 17, device="tenon")
+
+def threads():
+    (x + 1).sum().item()
+    return len(os.listdir("/proc/self/task"))
+
+for _ in range(3):
+    alone = threads()
+print(alone, flush=True)
+input()
+deadline = time.monotonic() + 100
+while threads() != alone + 2:
+    assert time.monotonic() < deadline, threads()
+"""
+
+
+@pytest.mark.slow
+@several_processors
+@pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="nobody says who waits")
+def test_threads_that_wait_sleep_beside_other_programs() -> None:
+    """Else they keep the processors for which those wait that are to finish the loop."""
+    env = {**os.environ, "TENON_BUILDER": "off"}
+    ours = subprocess.Popen(
+        [sys.executable, "-c", BESIDE], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert ours.stdout is not None
+    assert ours.stdout.readline()
+    busy = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        for _ in range(2 * (os.cpu_count() or 1))
+    ]
+    try:
+        ours.communicate(b"\n", timeout=TIMEOUT)
+    finally:
+        for process in (ours, *busy):
+            process.kill()
+            process.wait()
+    assert ours.returncode == 0
 
 
 FORKS = """

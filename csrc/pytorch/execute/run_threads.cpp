@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <future>
 #include <mutex>
 #include <system_error>
@@ -51,6 +53,10 @@ constexpr double kMostLeft = 2;  // so many times what did not leave a processor
 // and to wake them for each part of it takes longer than the part.
 constexpr double kOthersWork = 1.2;
 constexpr double kPause = 5;  // seconds until they are let sleep again
+// Where all threads together wait for such a part of the time until they get a processor, something
+// else runs there as well. They sleep then while they wait for each other, for so many seconds; it
+// is looked at as often as this.
+constexpr double kWaiting = 0.3, kNotAlone = 2, kLookAround = 0.25;
 
 // Of processors, by all threads of the process.
 double seconds_used() {
@@ -64,12 +70,35 @@ struct Room {
   double left = 0, taken = 0;    // seconds of runs since it was decided
   double decided = 0, used = 0;  // when that was, and of processors until then
   double none_until = 0;
+  std::atomic<double> looked{0};  // around, last
+  double waited = 0;              // until then, by all threads
+  double not_alone_until = 0;
   std::atomic<bool> leaves{false};
   std::promise<void> end_of_crowd;
 };
 
 Room& room() {
   return OnlyOne<Room>::get();
+}
+
+// Seconds that the threads have waited for a processor; 0 where Linux does not say.
+double seconds_waited() {
+  double all = 0;
+  std::error_code error;
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task", error)) {
+    double ran = 0, waited = 0;
+    if (std::ifstream(thread.path() / "schedstat") >> ran >> waited)
+      all += 1e-9 * waited;
+  }
+  return all;
+}
+
+void look_around(Room& r, double now) {
+  const double waited = seconds_waited();
+  if (waited - r.waited > kWaiting * (now - r.looked) && r.looked > 0)
+    r.not_alone_until = now + kNotAlone;
+  r.waited = waited;
+  r.looked = now;
 }
 
 // GNU's runtime lets no thread keep its processor once there are more threads than processors,
@@ -256,10 +285,12 @@ void note_room(double seconds, bool left) {
 
 void need_no_room() {
   auto& r = room();
-  if (!r.leaves.load(std::memory_order_relaxed))
+  const double now = host_seconds();
+  if (now - r.looked.load(std::memory_order_relaxed) < kLookAround)
     return;
   const std::lock_guard<std::mutex> lock(r.mutex);
-  set_leaves(r, false);
+  look_around(r, now);
+  set_leaves(r, now < r.not_alone_until);
   r.left = r.taken = 0;
 }
 

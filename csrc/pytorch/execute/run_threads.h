@@ -10,7 +10,9 @@
 // OpenMP's threads keep their processors for some milliseconds after a loop, to be there for the
 // next one. Where a program runs on one thread but for a loop of its own now and then (on the CPU,
 // say, to make a batch), that alone would keep the builder, which waits for an idle processor, from
-// getting any. So the threads sleep instead while little else needs them.
+// getting any. So the threads sleep instead while little else needs them. They do so as well where
+// the process's threads often wait for a processor, as other programs run there: a thread that is
+// awake and waits for one that does not run takes the processor that the other would need.
 #pragma once
 
 #include <c10/util/FunctionRef.h>
@@ -81,7 +83,7 @@ int fewer_threads();
 
 // A window has run for so many seconds beside the builder, and left a processor to it or not.
 void note_room(double seconds, bool left);
-// Nobody needs room now.
+// The builder needs no room now; whether others do is looked at a few times a second.
 void need_no_room();
 
 // The threads of what runs while the builder works; 0: all.
