@@ -64,9 +64,9 @@ void bind_windows(py::module_& m) {
       "A tensor's storage has the memory of a host tensor from now on, with what that holds.");
   m.def("traces_calls", &traces_calls);
   m.def(
-      "set_target_files",
-      &set_target_files,
-      "The files of the target's: a Python line that is told is of no file of these.");
+      "set_skipped_files",
+      &set_skipped_files,
+      "A Python line that is told is of none of these files, and in no folder with a slash.");
   m.def("set_trace_calls", &set_trace_calls, "Whether calls note the Python line they are from.");
   m.def(
       "known_call_counts",
