@@ -2,6 +2,7 @@
 #include <torch/csrc/Exceptions.h>
 
 #include "device/interpreter.h"
+#include "device/interrupts.h"
 #include "device/python_line.h"
 #include "device/storage.h"
 #include "device/target.h"
@@ -139,6 +140,7 @@ void bind_windows(py::module_& m) {
       [](py::function tell) {
         auto* kept = new py::function(std::move(tell));  // for good
         set_before_recording([kept] {
+          const DeferredInterrupts until_it_is_told;  // it would be lost below
           const py::gil_scoped_acquire gil;
           try {
             (*kept)();
