@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
-#include <mutex>
 #include <unordered_set>
 
 #include "device/fork.h"
