@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from against_cpu import assert_same, same_on_both
+from against_cpu import assert_same, executing, same_on_both
 
 import torch_tenon
 
@@ -94,6 +94,26 @@ def test_an_op_for_one_device_type_only() -> None:
     y = op(torch.ones(2, device="tenon"))
     assert y.device.type == "tenon" and y.tolist() == [2, 2], "it falls back"
     assert torch_tenon.counters()["fallback::tenon_tests::cpu_only"] == 1
+
+
+def test_what_a_kernel_gives_in_memory_of_its_own_is_there() -> None:
+    with torch.library._scoped_library("tenon_tests_numpy", "DEF") as library:
+        library.define("double(Tensor x) -> Tensor")
+        library.impl("double", lambda x: torch.from_numpy(x.numpy() * 2), "CPU")
+        double = torch.ops.tenon_tests_numpy.double
+        y = double(torch.arange(1000.0, device="tenon"))
+        y.untyped_storage().resize_(6000)
+        assert y.tolist() == list(range(0, 2000, 2))
+
+        def compute(device: torch.device) -> list:
+            y = double(torch.arange(1000.0, device=device))
+            y[:2] = 7
+            found = [y + 1, y * 2]
+            del y  # a temporary of the window, but for what was there before
+            return found
+
+        with executing("compiled"):
+            same_on_both(compute)
 
 
 def test_a_function_of_one_s_own_overrides_forward_and_backward() -> None:

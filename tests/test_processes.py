@@ -9,6 +9,8 @@ import torch
 from fresh_process import output, run
 
 import torch_tenon
+from torch_tenon import _C
+from torch_tenon.pytorch import process
 
 
 class OnTheDevice(torch.utils.data.Dataset):
@@ -302,6 +304,21 @@ def test_a_fork_takes_each_lock_of_the_core_or_it_says_why_not() -> None:
             elif not re.search(r"[Nn]ot of forks|the fork takes", beside):
                 found.append(f"{path.relative_to(root)}:{number + 1}: {line.strip()}")
     assert not found and taken >= 12, (taken, found)
+
+
+def test_a_fork_before_which_something_raises_lets_go_of_nothing(
+    monkeypatch: pytest.MonkeyPatch, no_plan_in_work: None
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(process._forking, "alone", True, raising=False)  # of the fork before
+    monkeypatch.setattr(_C, "commit_all", interrupt)
+    with process.making_plans:  # by the thread that makes plans
+        with pytest.raises(KeyboardInterrupt):  # Python prints it, and forks
+            process._before_fork()
+        process._after_fork_in_parent()
+        assert process.making_plans.locked()
 
 
 def test_backward_in_a_forked_child_whose_parent_ran_none(script) -> None:

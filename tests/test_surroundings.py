@@ -13,6 +13,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from turns import MODES, in_thread, turns
 
+from torch_tenon.pytorch import settings
+
 
 @pytest.fixture(params=MODES, autouse=True)
 def mode(request: pytest.FixtureRequest):
@@ -253,6 +255,13 @@ def test_a_setting_that_changes_in_the_middle_of_a_window() -> None:
         for result, w in zip(results, want, strict=True):
             tolerance = 1e-2 if w.dtype is torch.bfloat16 else 1e-5
             assert_same(result, w, rtol=tolerance, atol=tolerance)
+
+
+def test_who_looks_just_before_a_setting_changes_sees_that_it_did() -> None:
+    seen = []
+    change = settings._after_commit("_set_default_dtype", lambda _: seen.append(settings.changes()))
+    change(torch.get_default_dtype())
+    assert settings.changes() != seen[0]
 
 
 @pytest.mark.parametrize("tensors", [1, 2])

@@ -4,6 +4,7 @@ This module imports the others, and only `loading.py` imports this one. What a l
 a higher one it is given here.
 """
 
+import os
 import threading
 from types import ModuleType
 from typing import Any
@@ -42,7 +43,8 @@ def register() -> None:
     threads = set(threading.enumerate())
     target = targets.load(config.TARGET.read())
     _C.set_target(target)
-    _C.set_target_files(targets.files_of(target))
+    own = [f"{os.path.dirname(module)}/" for module in (torch.__file__, __file__)]
+    _C.set_skipped_files([*own, *targets.files_of(target)])
     if not threads.issuperset(threading.enumerate()):
         _C.note_queue_in_use()  # a thread of the target's stays with the parent of a fork
     device.set_target(target, targets.host)

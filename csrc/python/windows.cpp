@@ -2,6 +2,7 @@
 #include <torch/csrc/Exceptions.h>
 
 #include "device/interpreter.h"
+#include "device/interrupts.h"
 #include "device/python_line.h"
 #include "device/storage.h"
 #include "device/target.h"
@@ -64,9 +65,9 @@ void bind_windows(py::module_& m) {
       "A tensor's storage has the memory of a host tensor from now on, with what that holds.");
   m.def("traces_calls", &traces_calls);
   m.def(
-      "set_target_files",
-      &set_target_files,
-      "The files of the target's: a Python line that is told is of no file of these.");
+      "set_skipped_files",
+      &set_skipped_files,
+      "A Python line that is told is of none of these files, and in no folder with a slash.");
   m.def("set_trace_calls", &set_trace_calls, "Whether calls note the Python line they are from.");
   m.def(
       "known_call_counts",
@@ -144,6 +145,7 @@ void bind_windows(py::module_& m) {
       [](py::function tell) {
         auto* kept = new py::function(std::move(tell));  // for good
         set_before_recording([kept] {
+          const DeferredInterrupts until_it_is_told;  // it would be lost below
           const py::gil_scoped_acquire gil;
           try {
             (*kept)();

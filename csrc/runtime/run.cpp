@@ -257,8 +257,10 @@ void Run::call_on_device(const CallStep& step, size_t index) {
     copy.written = copy.written || k >= inputs || step.written[k] != 0;
   }
   for (auto& copy : copies) {
+    if (copy.nbytes == 0)
+      continue;  // null, as a result is that nobody wants
     copy.host = outcome_->staging.emplace_back(host_.staging(copy.nbytes)).get();
-    if (copy.read && copy.nbytes > 0)
+    if (copy.read)
       queue_.copy(copy.host, copy.pointer, copy.nbytes, CopyKind::device_to_host);
   }
   host_.wait("an op that runs on the host", /*raises=*/true);

@@ -67,6 +67,18 @@ def test_a_plan_that_takes_long_is_broken_off(monkeypatch: pytest.MonkeyPatch) -
     assert not builder.thread.is_alive(), "it goes on while the interpreter ends"
 
 
+def test_a_compiler_that_does_not_load_leaves_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, planning.__name__, None)
+    builder, window = Builder(), Window()
+    asks = threading.Thread(target=builder.ask, args=(window, True), daemon=True)
+    asks.start()
+    asks.join(60)
+    assert not asks.is_alive() and not window.waits
+    builder.stop(60)
+
+
 WITHIN_A_PLAN = """
 import threading
 import torch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -106,6 +107,21 @@ def test_what_the_generated_kernel_does_not_cover(compiler: CpuCompiler) -> None
     square = torch.randn(4, 4)
     with pytest.raises(RuntimeError, match="single memory location"):
         torch.ops.tenon.mm.out(square, square, out=square)
+
+
+def test_an_interrupt_waits_until_a_way_is_chosen(compiler: CpuCompiler) -> None:
+    class Interrupted(Fixed):
+        way = "pytorch"
+
+        def choose(self, key: tuple[int, ...], trial: object) -> str:
+            signal.raise_signal(signal.SIGINT)
+            return super().choose(key, trial)
+
+    Interrupted(compiler).install()
+    x, y, out = torch.randn(130, 70), torch.randn(70, 90), torch.zeros(130, 90)
+    with pytest.raises(KeyboardInterrupt):
+        torch.ops.tenon.mm.out(x, y, out=out)
+    torch.testing.assert_close(out, x @ y)
 
 
 @pytest.mark.parametrize("batch", [(), (3,)])

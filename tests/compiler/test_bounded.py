@@ -49,6 +49,27 @@ def test_the_least_recently_used_goes() -> None:
     assert counts("of a test") == CacheCounts("of a test", 0, 2, 1, 1, 1)
 
 
+def test_what_runs_inside_of_it_may_use_it() -> None:
+    """As the handler of a signal, or what a collection ends."""
+    cache = BoundedCache[object, int]("of what runs inside", 2)
+
+    class Key:
+        def __hash__(self) -> int:
+            return 1
+
+        def __eq__(self, other: object) -> bool:
+            return cache.get("another") is None and self is other
+
+    def work() -> None:
+        cache.put(Key(), 1)
+        cache.put(Key(), 2)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive() and len(cache) == 2
+
+
 def test_any_thread_may_use_it() -> None:
     cache = BoundedCache[int, int]("of threads", 50)
 

@@ -15,6 +15,7 @@ from torch.export import Dim
 from torch.utils._pytree import tree_leaves
 
 import torch_tenon
+from torch_tenon.runtime.arrays import Arrays, Tensors
 from torch_tenon.runtime.library import ProgramError
 
 EMPTY: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
@@ -156,3 +157,10 @@ def test_nothing_as_a_method_of_its_own(tmp_path: Path) -> None:
     with pytest.raises(ProgramError, match="'x' has size 0 at dimens"):
         program.forward(torch.randn(0, 3))
     assert program.empty(torch.randn(0, 3)).isnan().all()
+
+
+@pytest.mark.parametrize("kind", [Arrays, Tensors])
+def test_a_result_of_no_bytes_has_an_address(kind: type[Arrays]) -> None:
+    # Where it is null the library makes memory, which nobody frees.
+    _, address, nbytes = kind().made(6, [0, 4])
+    assert address != 0 and nbytes == 0

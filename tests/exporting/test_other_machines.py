@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import torch_tenon
 from torch_tenon import config
-from torch_tenon.targets.cpu import packing
+from torch_tenon.targets.cpu import packing, toolchain
 from torch_tenon.targets.cpu.compiler import default_compiler
 from torch_tenon.targets.cpu.toolchain import Toolchain
 
@@ -44,6 +44,25 @@ class Small(nn.Module):
         image = F.interpolate(x[None], size=(5, 9), mode="bicubic", antialias=True)
         found = self.out(y).log_softmax(-1)[0, ids], y.cumsum(1).to(torch.float16)
         return *found, image, torch.fft.rfft(x).abs()
+
+
+def test_parts_that_are_kept_are_whole_and_of_this_processor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TENON_CACHE_DIR", str(tmp_path))
+
+    def made() -> bytes:
+        return packing._object([("void k_part(void) {}\n", False)], ["-march=native"], Toolchain())
+
+    first = made()
+    (part,) = tmp_path.glob("kernels/*.o")
+    damaged = bytearray(part.read_bytes())
+    damaged[len(damaged) // 2] ^= 0xFF
+    part.write_bytes(damaged)
+    assert made() == first
+    monkeypatch.setattr(toolchain, "processor", lambda: "another one of the same folder")
+    assert made() == first
+    assert len(list(tmp_path.glob("kernels/*.o"))) == 2
 
 
 def tool(name: str) -> str:

@@ -308,6 +308,35 @@ TEST(a_device_is_given_all_and_told_what_comes_next) {
   }
 }
 
+TEST(a_result_that_nobody_wants_is_null_on_a_device_too) {
+  struct ResultsOf : Host {
+    using Host::Host;
+    LaterCall call_later(size_t) override {
+      return [this](std::span<void* const> tensors, std::span<void* const> results) {
+        unwanted = results[1];
+        twice(tensors, results[0]);
+      };
+    }
+    void* unwanted = this;
+  };
+  for (const bool runs_calls : {false, true}) {
+    auto plan = plan_of(with_call(Kind::external));
+    for (auto& step : plan.steps) {
+      if (auto* call = std::get_if<CallStep>(&step.work))
+        call->results.emplace_back();
+    }
+    float x[8] = {1, 1, 1, 1, 1, 1, 1, 1}, result[8] = {};
+    ResultsOf host(plan, result);
+    LateQueue queue(runs_calls);
+    host.on_wait = [&] { queue.work(); };
+    Run run(plan, queue, /*at_once=*/false, host);
+    run.place(0, x);
+    run.execute();
+    queue.work();
+    CHECK(result[7] == 19 && host.unwanted == nullptr);
+  }
+}
+
 TEST(a_commit_that_is_refused_leaves_nothing_for_later) {
   const auto plan = plan_of(chain());
   float x[8] = {1, 1, 1, 1, 1, 1, 1, 1}, result[8] = {};

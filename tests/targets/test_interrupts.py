@@ -89,3 +89,19 @@ def test_what_was_recorded_is_not_lost(target: str, mode: str, number: str, tmp_
     settings = {"TENON_TARGET": target, "TENON_EXECUTE": mode, "TENON_CACHE_DIR": str(tmp_path)}
     turns = "24" if mode == "auto" else "12"
     assert output(CODE, number, HANDLERS[number], turns, **settings) == "True"
+
+
+BEFORE_RECORDING = """
+    import signal, torch
+    from torch_tenon import _C
+
+    _C.set_before_recording(lambda: signal.raise_signal(signal.SIGINT))
+    try:
+        x = torch.ones(2, device="tenon") + 1
+    except KeyboardInterrupt:
+        print("interrupted", (torch.ones(2, device="tenon") + 1).tolist())
+"""
+
+
+def test_one_that_comes_before_the_first_call_is_recorded() -> None:
+    assert output(BEFORE_RECORDING) == "interrupted [2.0, 2.0]"

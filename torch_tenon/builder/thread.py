@@ -97,8 +97,6 @@ class Builder:
             self.changed.wait_for(lambda: self.stopped or self.awaited, _GRACE)
             if self.stopped:
                 return
-        with process.making_plans:  # the compiler takes its time to load: nobody waits for it
-            from torch_tenon.builder.planning import plan_window
         while True:
             with self.changed:
                 self.changed.wait_for(lambda: self.stopped or self.waiting)
@@ -107,6 +105,8 @@ class Builder:
             window = self.waiting[0]
             try:
                 with process.making_plans:
+                    from torch_tenon.builder.planning import plan_window  # the compiler
+
                     plan_window(window)
             except BaseException:  # such as an interrupt: who waits is not left waiting
                 window.finish()

@@ -44,13 +44,13 @@ class _Tally:
 
 
 _tallies: dict[str, _Tally] = defaultdict(_Tally)
-_lock = threading.Lock()
+_lock = threading.RLock()  # a collection inside of it, or a signal's handler, may run anything
 
 
 def _after_fork() -> None:
     # Another thread may have held it, and that thread is not here.
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_after_fork)

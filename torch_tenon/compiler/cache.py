@@ -33,10 +33,11 @@ KINDS = {
     ".c": "sources",
 }
 
-# What is written before it gets its name, here and in csrc/pytorch/record/archive.cpp.
+# What is written before it gets its name, here and in csrc/runtime/archive.cpp.
 _UNFINISHED = re.compile(r"^\.new-|\.\d+\.\d+$")
 _ABANDONED = 3600.0  # seconds after which nobody writes on
 _FORGOTTEN = 30 * 86400.0
+_DIGEST = 40  # letters
 
 
 def digest(*parts: str | bytes) -> str:
@@ -46,7 +47,7 @@ def digest(*parts: str | bytes) -> str:
         data = p.encode() if isinstance(p, str) else p
         h.update(len(data).to_bytes(8, "little"))
         h.update(data)
-    return h.hexdigest()[:40]
+    return h.hexdigest()[:_DIGEST]
 
 
 class Cache:
@@ -110,6 +111,21 @@ class Cache:
         self._failures = 0
         return self.path(name)
 
+    def read_checked(self, name: str) -> bytes | None:
+        """What `write_checked` has stored, or None; a damaged entry is removed."""
+        data = self.read(name)
+        if data is None:
+            return None
+        body = data[_DIGEST:]
+        if data[:_DIGEST] == digest(body).encode():
+            return body
+        self._damaged(name)
+        return None
+
+    def write_checked(self, name: str, data: bytes) -> None:
+        """Stores an entry behind its digest."""
+        self.write(name, digest(data).encode() + data)
+
     def read_json(self, name: str) -> Any:
         """A JSON entry with a valid digest, or None; a damaged one is removed."""
         data = self.read(name)
@@ -122,8 +138,7 @@ class Cache:
                 return body
         except (ValueError, KeyError, TypeError):
             pass  # falls through to the removal: damaged in a way that JSON notices
-        log.warning("cache entry %s is damaged and will be rebuilt", self.path(name))
-        self.remove(name)
+        self._damaged(name)
         return None
 
     def write_json(self, name: str, body: Any) -> None:
@@ -134,6 +149,10 @@ class Cache:
     def remove(self, name: str) -> None:
         """Deletes an entry; it need not exist."""
         self.path(name).unlink(missing_ok=True)
+
+    def _damaged(self, name: str) -> None:
+        log.warning("cache entry %s is damaged and will be rebuilt", self.path(name))
+        self.remove(name)
 
     def _give_up(self, error: OSError) -> None:
         if self._failures == 0:

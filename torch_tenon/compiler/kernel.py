@@ -15,7 +15,7 @@ from torch_tenon.ir.values import Buffer, Layout, Storage, size_hint
 if TYPE_CHECKING:
     from torch_tenon.compiler.handwritten import Asked, Code
 
-# What a failed check raises: the numbers by which csrc/pytorch/execute/failed_check.cpp knows them.
+# What a failed check raises: the numbers by which csrc/runtime/failed_check.cpp knows them.
 CHECKS: dict[str, int] = {
     "index": 1,
     "embedding": 2,

@@ -105,8 +105,8 @@ def short_time(
 ) -> Any:
     """The transforms of overlapping stretches of x (L) or (N, L), each times a window: (N, n_fft
     or a half of it and one, stretches)."""
-    is_real = x.dtype is torch.float32
-    if not is_real or align_to_window or not _is_served(n_fft) or x.dim() not in (1, 2):
+    are_real = all(t is None or t.dtype is torch.float32 for t in (x, window))
+    if not are_real or align_to_window or not _is_served(n_fft) or x.dim() not in (1, 2):
         return NotImplemented
     length = n_fft if win_length is None else win_length
     before = (n_fft - length) // 2

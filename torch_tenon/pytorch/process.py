@@ -48,6 +48,7 @@ def _make_what_children_use() -> None:
 
 
 def _before_fork() -> None:
+    _forking.alone = False  # of what is raised here Python only tells
     if _C.counter_values():
         _make_what_children_use()
     _C.commit_all()

@@ -72,7 +72,11 @@ def _after_commit(name: str, setter: Callable[..., Any]) -> Callable[..., Any]:
         if name in _SETTERS and not target().host_memory:
             for index in range(accelerator.device_count()):
                 accelerator.current_stream(index).synchronize()
-        _changes += name.startswith("_set_default")
-        return setter(*args, **kwargs)
+        is_default = name.startswith("_set_default")
+        _changes += is_default
+        try:
+            return setter(*args, **kwargs)
+        finally:
+            _changes += is_default  # who has looked between these finds others
 
     return wrapper

@@ -13,6 +13,8 @@ import numpy as np
 _NAMES = dict(enumerate(["uint8", "int8", "int16", "int32", "int64", "float16", "float32"]))
 _NAMES |= {7: "float64", 9: "complex64", 10: "complex128", 11: "bool", 15: "bfloat16"}
 _NAMES |= {23: "float8_e5m2", 24: "float8_e4m3fn", 27: "uint16", 28: "uint32", 29: "uint64"}
+# An address for no bytes: null would ask the library for memory, which nobody frees.
+NOWHERE = 64
 _NUMBERS = {name: number for number, name in _NAMES.items()}
 
 
@@ -85,7 +87,7 @@ class Tensors(Arrays):
         """A tensor of the host."""
         kind = getattr(self.torch, dtype_name(dtype))
         made = self.torch.empty(tuple(sizes), dtype=kind, device="cpu")
-        return made, made.data_ptr(), made.nbytes
+        return made, made.data_ptr() or NOWHERE, made.nbytes
 
 
 def kind_of(inputs: Sequence[Any]) -> Arrays:

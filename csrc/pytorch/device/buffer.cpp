@@ -141,6 +141,7 @@ void settle(Buffer& buffer, Access access) {
   std::shared_ptr<Failure> failure;
   {
     std::lock_guard<std::mutex> lock(record_mutex());
+    buffer.has_contents = true;  // what is in its memory by then
     submission = access == Access::read ? buffer.last_write : buffer.last_use;
   }
   wait_for_submission(

@@ -3,7 +3,6 @@
 #include <pybind11/pybind11.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <string_view>
 
@@ -14,23 +13,14 @@ namespace py = pybind11;
 
 std::atomic<bool> g_traces{false};
 
-std::string folder_of(const char* module) {
-  const auto file = py::module_::import(module).attr("__file__");
-  return py::module_::import("os.path").attr("dirname")(file).cast<std::string>() + "/";
-}
-
 // By the interpreter's lock. Leaked on purpose, as the target is.
-std::vector<std::string>& target_files() {
-  static auto* files = new std::vector<std::string>();
-  return *files;
+std::vector<std::string>& skipped() {
+  static auto* paths = new std::vector<std::string>();
+  return *paths;
 }
 
-// Is it PyTorch's file, this package's or the target's?
 bool is_skipped(std::string_view file) {
-  static const auto* own =
-      new std::array<std::string, 2>{folder_of("torch"), folder_of("torch_tenon")};
-  return std::ranges::any_of(*own, [&](const auto& folder) { return file.starts_with(folder); }) ||
-         std::ranges::count(target_files(), file) > 0;
+  return std::ranges::any_of(skipped(), [&](const auto& path) { return file.starts_with(path); });
 }
 
 }  // namespace
@@ -39,8 +29,8 @@ void set_trace_calls(bool on) {
   g_traces = on;
 }
 
-void set_target_files(std::vector<std::string> files) {
-  target_files() = std::move(files);
+void set_skipped_files(std::vector<std::string> paths) {
+  skipped() = std::move(paths);
 }
 
 bool traces_calls() {

@@ -10,12 +10,11 @@ namespace tenon {
 void set_trace_calls(bool on);
 bool traces_calls();
 
-// Files of the target's, beside PyTorch's and this package's: their lines are nobody's who writes a
-// program. With the interpreter's lock.
-void set_target_files(std::vector<std::string> files);
+// Files, and folders with a slash, whose lines are nobody's who writes a program: PyTorch's, this
+// package's and the target's. With the interpreter's lock.
+void set_skipped_files(std::vector<std::string> paths);
 
-// The innermost line outside of PyTorch, of this package and of the target's files, as
-// "file.py:12"; empty where there is none.
+// The innermost line outside of these, as "file.py:12"; empty where there is none.
 std::string python_line();
 
 }  // namespace tenon

@@ -226,7 +226,6 @@ void* give_address(c10::StorageImpl& storage) {
       return buffer->last_use;
     }();
     void* address = settled_address(storage, Access::update);
-    note_contents(*buffer, /*whole=*/false);
     std::lock_guard<std::mutex> lock(record_mutex());
     // Meanwhile another thread may have recorded a call that uses it.
     const bool settled = buffer->uses.empty() && buffer->last_use == last_use;
@@ -316,9 +315,7 @@ void upload(c10::StorageImpl& storage, const c10::Storage& host) {
   void* address = settled_address(storage, Access::write);
   if (target().host_memory)
     return copy_bytes(address, host.data(), nbytes, CopyKind::host_to_device, device);
-  const auto buffer = buffer_of(storage);
-  note_contents(*buffer, /*whole=*/false);
-  enqueue_upload(*buffer, address, host.data(), nbytes, /*replaces=*/false, [host] {});
+  enqueue_upload(*buffer_of(storage), address, host.data(), nbytes, /*replaces=*/false, [host] {});
 }
 
 c10::Storage to_device_storage(const c10::Storage& host, c10::DeviceIndex device) {
@@ -364,7 +361,6 @@ c10::Storage copy_of(const c10::StorageImpl& storage, size_t nbytes) {
     void* from = settled_address(storage, Access::write);  // whatever its error
     copy_bytes(
         settled_address(after, Access::write), from, kept, CopyKind::device_to_device, device);
-    note_contents(*own_buffer(after), /*whole=*/false);
     const auto held = buffer_of(storage);
     std::lock_guard<std::mutex> lock(record_mutex());
     own_buffer(after)->failure = held ? held->failure : nullptr;

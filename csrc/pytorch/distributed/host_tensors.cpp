@@ -34,11 +34,9 @@ at::Tensor HostTensors::over_memory_of(const at::Tensor& t, Use use) {
       : use == Use::updates ? Access::update
                             : Access::write);
   auto buffer = buffer_of(*impl);
-  if (buffer) {
-    note_contents(*buffer, /*whole=*/false);
-    if (use == Use::writes && t.is_non_overlapping_and_dense() && t.nbytes() == impl->nbytes())
-      replaced_.push_back(t);
-  }
+  if (buffer && use == Use::writes && t.is_non_overlapping_and_dense() &&
+      t.nbytes() == impl->nbytes())
+    replaced_.push_back(t);
   c10::Storage host(
       c10::Storage::use_byte_size_t{},
       impl->nbytes(),

@@ -165,16 +165,13 @@ const c10::Storage& HostViews::host_storage(const c10::Storage& device, Use use)
       use == Use::reads    ? Access::read
       : use == Use::writes ? Access::update
                            : Access::write);
-  const auto buffer = buffer_of(*impl);
-  if (buffer)
-    note_contents(*buffer, /*whole=*/false);
   c10::DataPtr data;
   if (!target().host_memory) {
     data = c10::GetAllocator(c10::kCPU)->allocate(nbytes);
     copy_bytes(data.get(), address, nbytes, CopyKind::device_to_host, device.device().index());
     bytes_copied_ += static_cast<int64_t>(nbytes);
   } else if (own_buffer(*impl) != nullptr) {
-    data = host_data_ptr(buffer);
+    data = host_data_ptr(buffer_of(*impl));
   } else {
     data = kept_by(device, address);
   }

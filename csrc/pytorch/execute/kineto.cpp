@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <mutex>
 
+#include "device/interrupts.h"
 #include "device/profile.h"
 #include "device/target.h"
 #include "python/registration.h"
@@ -58,6 +59,7 @@ py::function* g_begin = nullptr;
 // Runs Python, and tells what it raises: a profiler has nobody to raise it to.
 template <class F>
 void with_python(F&& run) {
+  const DeferredInterrupts until_it_has_run;  // it would be lost below
   const py::gil_scoped_acquire gil;
   try {
     run();

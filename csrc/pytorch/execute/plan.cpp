@@ -242,8 +242,6 @@ std::vector<at::Tensor> Plan::run(std::vector<at::Tensor> inputs, c10::Device de
     auto& storage = *t.storage().unsafeGetStorageImpl();
     auto* start = static_cast<char*>(
         t.is_cpu() ? storage.mutable_data() : settled_address(storage, Access::update));
-    if (const auto buffer = t.is_cpu() ? BufferRef() : buffer_of(storage))
-      note_contents(*buffer, /*whole=*/false);
     places.emplace_back(
         start != nullptr ? start + t.storage_offset() * t.itemsize() : nullptr, t.storage());
   }

@@ -139,12 +139,10 @@ c10::Storage zeros_like(const c10::StorageImpl& storage) {
   if (storage.nbytes() == 0)
     return made;
   auto& impl = *made.unsafeGetStorageImpl();
-  if (target().host_memory) {
+  if (target().host_memory)
     std::memset(settled_address(impl, Access::write), 0, storage.nbytes());
-    note_contents(*own_buffer(impl), /*whole=*/true);
-  } else {
+  else
     upload(impl, at::zeros({static_cast<int64_t>(storage.nbytes())}, at::kByte).storage());
-  }
   return made;
 }
 

@@ -5,11 +5,10 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
-#include <mutex>
 #include <unordered_set>
 
 #include "device/fork.h"
+#include "device/interrupts.h"
 #include "record/call_pattern.h"
 #include "record/sizes.h"
 #include "record/surroundings.h"
@@ -85,6 +84,7 @@ std::optional<ForeignOps> describe_foreign_ops(const WindowPlan& window) {
     if (op.lasts || !known.insert(op.name).second)
       continue;
     std::optional<std::string> description;
+    const DeferredInterrupts until_it_is_described;  // it would be lost below
     try {
       if (described_by())
         description = described_by()(op.name);

@@ -14,11 +14,11 @@ class WireError(ValueError):
     """Bytes that end early or are no such data, or data that cannot be written."""
 
 
-# As `Kind` in csrc/pytorch/record/archive.cpp has them.
+# As `Value::Kind` in csrc/runtime/value.h has them.
 NOTHING, INTEGER, REAL, TRUTH, TEXT, LIST, UNDEFINED, NUMBER, DEVICE, COMPLEX = range(10)
 # As `Argument::Kind` in csrc/runtime/value.h has them.
 CONSTANT_ARGUMENT, TENSOR_ARGUMENT, NUMBER_ARGUMENT, LIST_ARGUMENT = range(4)
-# As `element_types` in csrc/pytorch/record/archive.cpp has them.
+# As `element_types` in csrc/pytorch/record/values.cpp has them.
 ELEMENT_TYPES = (
     *("int", "float", "bool", "str", "Tensor", "Optional[Tensor]", "number", "Optional[int]"),
     "Any",

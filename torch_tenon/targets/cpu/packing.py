@@ -152,14 +152,14 @@ def _object(units: Sequence[tuple[str, bool]], flags: Sequence[str], compiler: T
                 *(STRICT if by_hand else ["-w"]),
                 *compiler.spelled([*_COMMON, *flags]),
             ]
-            name = digest(text, *options, *compiler.words, compiler.version) + ".o"
-            known = cache.read(name)
+            name = digest(text, *options, compiler.identity) + ".o"
+            known = cache.read_checked(name)
             if known is not None:
                 made.write_bytes(known)
                 return made
             source.write_text(text)
             _run([*compiler.words, *options, "-c", str(source), "-o", str(made)], compiler)
-            cache.write(name, made.read_bytes())
+            cache.write_checked(name, made.read_bytes())
             return made
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:

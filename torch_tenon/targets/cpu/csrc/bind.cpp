@@ -5,6 +5,7 @@
 
 #include <pybind11/functional.h>
 
+#include "device/interrupts.h"
 #include "matmul.h"
 
 namespace py = pybind11;
@@ -20,6 +21,8 @@ MatmulTuner bind_tuner(const py::object& object) {
   // It lives for good, as kernels may.
   auto* choose = new Choose(object.cast<Choose>());
   return [choose](const MatmulKey& key, const MatmulTrial& trial) {
+    // A kernel asks, in the middle of a window: an interrupt would be the window's error.
+    const DeferredInterrupts until_it_has_chosen;
     return static_cast<MatmulRoute>((*choose)(key, [&](int64_t route, int64_t repeats) {
       return trial(static_cast<MatmulRoute>(route), repeats);
     }));
