@@ -25,7 +25,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-CPP := $(shell find csrc tests/runtime torch_tenon/targets/*/csrc torch_tenon/targets/*/native -name '*.cpp' -o -name '*.h')
+CPP := $(shell find csrc tests/runtime torch_tenon/targets/*/csrc torch_tenon/targets/*/native torch_tenon/targets/cpu/onednn -name '*.cpp' -o -name '*.h')
 BUILDABLE := $(VENV)/buildable
 INSTALLED := $(VENV)/installed
 FRAMEWORKS := $(VENV)/frameworks

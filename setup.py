@@ -43,6 +43,9 @@ FIRST = (Path("torch_tenon"), Path("csrc/python"))
 # A target behind `include/tenon.h` is a library of its own, which is not linked with the core.
 LIBRARIES = ["torch_tenon/targets/*/native"]
 
+# What multiplies in exported programs by another library.
+PRODUCTS = Path("torch_tenon/targets/cpu/onednn")
+
 # `make` builds the extension in place, where ninja rebuilds what changed, and installs the rest.
 IN_PLACE = os.environ.get("TORCH_TENON_BUILT_IN_PLACE") == "1"
 
@@ -75,6 +78,34 @@ def build_library(sources: Path, folder: Path) -> None:
     ]
     subprocess.run(command, check=True)
     made.replace(result)  # a process that has the old one open keeps it
+
+
+def build_products(sources: Path, folder: Path) -> None:
+    """Builds what has oneDNN multiply in exported programs, where oneDNN's headers are: those of
+    version 2. Elsewhere there is none, and the programs' own code multiplies."""
+    result = folder / "libtenon_onednn.so"
+    compiler = shlex.split(get_cxx_compiler())
+    check = "#include <oneapi/dnnl/dnnl.hpp>\nstatic_assert(DNNL_VERSION_MAJOR == 2);\n"
+    tried = [*compiler, "-std=c++17", "-fsyntax-only", "-xc++", "-"]
+    if subprocess.run(tried, input=check.encode(), capture_output=True).returncode != 0:
+        result.unlink(missing_ok=True)
+        return
+    interfaces = [ROOT / "include" / "tenon.h", sources.parent / "templates" / "matmul.h"]
+    read = [*sources.iterdir(), *interfaces, Path(__file__)]
+    if result.exists() and all(p.stat().st_mtime < result.stat().st_mtime for p in read):
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    made = result.with_suffix(f".{os.getpid()}")
+    command = [
+        *(*compiler, "-std=c++17", "-O2", "-g0", "-Wall", "-Wextra", "-fPIC"),
+        *("-fvisibility=hidden", "-shared", "-s", f"-I{ROOT / 'include'}", f"-I{sources.parent}"),
+        *map(str, sorted(sources.glob("*.cpp"))),
+        *("-o", str(made), "-ldnnl", "-lgomp", "-pthread"),
+    ]
+    if subprocess.run(command).returncode != 0:
+        result.unlink(missing_ok=True)  # the headers are there, and the library is not
+        return
+    made.replace(result)
 
 
 def build_runtime(build: Path, folder: Path) -> None:
@@ -155,6 +186,7 @@ class Build(BuildExtension):
             folder = Path(self.get_ext_fullpath(extension.name)).parent
             for sources in sorted(p for place in LIBRARIES for p in ROOT.glob(place)):
                 build_library(sources, folder.parent / sources.parent.relative_to(ROOT))
+            build_products(ROOT / PRODUCTS, folder.parent / PRODUCTS.parent)
             build_runtime(Path(self.build_temp), folder / "runtime")
 
     def build_extension(self, extension: Extension) -> None:
