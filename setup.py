@@ -15,13 +15,14 @@ import subprocess
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import ClassVar
 
 # The device cannot be loaded while it is being built.
 os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 
 import torch
 import yaml
-from setuptools import Extension, setup
+from setuptools import Command, Extension, setup
 from torch.utils.cpp_extension import (
     BuildExtension,
     CppExtension,
@@ -89,6 +90,7 @@ def build_products(sources: Path, folder: Path) -> None:
     tried = [*compiler, "-std=c++17", "-fsyntax-only", "-xc++", "-"]
     if subprocess.run(tried, input=check.encode(), capture_output=True).returncode != 0:
         result.unlink(missing_ok=True)
+        print("no headers of oneDNN 2 (apt install libdnnl-dev): libtenon_onednn.so is left out")
         return
     interfaces = [ROOT / "include" / "tenon.h", sources.parent / "templates" / "matmul.h"]
     read = [*sources.iterdir(), *interfaces, Path(__file__)]
@@ -215,6 +217,19 @@ class Build(BuildExtension):
             made_by.write_text(text)
 
 
+class BuildProducts(Command):
+    """Builds the library for oneDNN in place, whose headers may come after all else is built."""
+
+    user_options: ClassVar[list[tuple[str, str, str]]] = []
+
+    def initialize_options(self) -> None: ...
+
+    def finalize_options(self) -> None: ...
+
+    def run(self) -> None:
+        build_products(ROOT / PRODUCTS, ROOT / PRODUCTS.parent)
+
+
 setup(
     ext_modules=[]
     if IN_PLACE
@@ -241,7 +256,7 @@ setup(
             define_macros=[("AT_PER_OPERATOR_HEADERS", None)],
         )
     ],
-    cmdclass={"build_ext": Build},
+    cmdclass={"build_ext": Build, "build_products": BuildProducts},
     install_requires=[*PINNED, f"torch=={RELEASE}"],
     # Wheels for several releases differ in their names.
     options={"egg_info": {"tag_build": f"+torch{RELEASE}"}},

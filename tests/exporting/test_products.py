@@ -150,7 +150,10 @@ def test_convolutions_by_onednn(tmp_path: Path, threads: int) -> None:
     said = program.report()["products"]
     assert said["library"].startswith("oneDNN ")
     mine = [p for p in said["products"] if p["by"] == "own code"]
-    assert {p["why"] for p in mine} <= {"many channels", "a kernel of one element", "small"}
+    whys = {p["why"] for p in mine}
+    # Of a few sizes oneDNN wants the weights in another order than they were laid out in.
+    whys.discard("oneDNN has no code for it as the weights lie")
+    assert whys <= {"many channels", "a kernel of one element", "small"}
     kernels = {p["what"].rpartition(" ")[2] for p in said["products"] if p not in mine}
     assert kernels == {"7x7", "3x3", "3x5"}
     # Weights are laid out once, whatever the sizes; oneDNN fills channels up with zeros.
@@ -197,7 +200,7 @@ def test_products_by_onednn(tmp_path: Path, threads: int) -> None:
         assert any(" x bfloat16" in p["what"] and not p["why"] for p in said)
     else:
         assert {p["by"] for p in said} == {"own code"}
-    assert sum(p["runs"] for p in said) == 5 * 5
+    assert sum(p["runs"] for p in said) == 6 * 5
 
 
 @needs_onednn

@@ -5,15 +5,15 @@ from __future__ import annotations
 import ctypes
 import functools
 import json
-import os
 from ctypes import CFUNCTYPE, POINTER, Structure, byref, c_char_p, c_int32, c_size_t, c_void_p
 from pathlib import Path
 from typing import Any
 
+from torch_tenon.config import PRODUCTS
 from torch_tenon.runtime.library import Status
 
 INTERFACE = 1  # TENON_INTERFACE
-OWN = "own"
+OWN = PRODUCTS.default()
 
 
 class _Table(Structure):
@@ -36,7 +36,7 @@ class Products:
         self.table: int | None = None
         self.why: str | None = None
         self._at: Any = None
-        name = asked or os.environ.get("TENON_PRODUCTS") or OWN
+        name = asked or PRODUCTS.read()
         if name == OWN:
             return
         found = POINTER(_Table)()

@@ -225,7 +225,7 @@ const Prepared* Products::prepare(const Key& key, const tenon_matmul_t& p, int64
 // Gives the reason where the program's own code does it.
 std::string Products::prepare_product(Prepared& made, const tenon_matmul_t& p, int64_t threads) {
   if (p.dtype != 1)
-    return "no bfloat16";
+    return p.dtype == 0 ? "float32" : "float16";
   if (p.m <= kFewRows)
     return "few rows";
   if (!has_bfloat16())
@@ -319,7 +319,7 @@ std::string Products::prepare_convolution(
           wanted ? &*wanted : nullptr);
     });
     if (block == made.blocks.size())
-      return "oneDNN has no code for it";
+      return "oneDNN has no code for it as the weights lie";
     wanted = made.blocks[0].weights();
     const auto begin = r * w.places[1];
     made.parts.push_back(
