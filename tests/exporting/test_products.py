@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import shutil
 import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -201,6 +203,45 @@ def test_products_by_onednn(tmp_path: Path, threads: int) -> None:
     else:
         assert {p["by"] for p in said} == {"own code"}
     assert sum(p["runs"] for p in said) == 6 * 5
+
+
+SCRIPT = """
+import json, sys, torch, torch_tenon
+path, x = sys.argv[1], torch.load(sys.argv[2])
+program = torch_tenon.load(path, products="onednn")
+assert torch.equal(program(x), torch_tenon.load(path)(x))
+print(json.dumps(program.report()["products"]))
+"""
+
+
+def in_a_process(path: Path, x: Tensor, **variables: str) -> Any:
+    """What a process says that has these variables, and whose own code multiplies."""
+    torch.save(x, given := path.with_name("x.pt"))
+    command = [sys.executable, "-c", SCRIPT, str(path), str(given)]
+    environment = os.environ | variables
+    said = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    return json.loads(said.stdout.splitlines()[-1])
+
+
+@needs_onednn
+def test_onednn_of_another_version_is_not_used(tmp_path: Path) -> None:
+    compiler = shutil.which("gcc") or pytest.skip("no C compiler")
+    other = tmp_path / "libother.so"
+    source = "const int *dnnl_version(void) { static const int is[12] = {3, 1}; return is; }"
+    command = [compiler, "-shared", "-fPIC", "-xc", "-", "-o", str(other)]
+    subprocess.run(command, input=source, text=True, check=True)
+    x = torch.randn(64, 48)
+    said = in_a_process(exported(tmp_path, layers(), x), x, LD_PRELOAD=str(other))
+    assert "oneDNN is 3.1 here, and this library was built for 2." in said
+
+
+@needs_onednn
+def test_products_that_onednn_would_emulate_run_by_own_code(tmp_path: Path) -> None:
+    x = torch.randn(64, 48).bfloat16()
+    path = exported(tmp_path, layers(torch.bfloat16), x)
+    said = in_a_process(path, x, ONEDNN_MAX_CPU_ISA="AVX2")
+    whys = {p["why"] for p in said["products"]}
+    assert whys == {"the processor does not multiply numbers of bfloat16"}
 
 
 @needs_onednn
