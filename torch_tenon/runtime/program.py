@@ -252,15 +252,15 @@ def load(
             commit_each=int(commit == "each"),
             unchecked_weights=int(not check_weights),
         )
-        multiplies = Products(products if library_path is None else OWN)
-        options.products = multiplies.table
         handle = c_void_p()
         # What was read is what is opened, whatever becomes of the path.
         name = f"/proc/self/fd/{file.fileno()}".encode()
         found = _library_for(head, str(path), library_path)
+        multiplies = Products(products if library_path is None else OWN)
+        options.products = multiplies.table
         try:
             found.tenon_open_program(name, byref(options), byref(handle))
-        except (ProgramError, ValueError) as error:
+        except (ProgramError, ValueError, MemoryError) as error:
             multiplies.close()
             error.args = (str(error).replace(name.decode(), str(path)),)
             raise
