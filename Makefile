@@ -12,6 +12,8 @@
 # make smoke-newest        two minutes of them there
 # make runtime the library that runs plans without Python and PyTorch, and its tests, which need
 #              neither; `make runtime SANITIZE=address,undefined` has the sanitizers watch these
+# make products  what has oneDNN multiply in exported programs, once libdnnl-dev is installed; the
+#              build does it too, where that was installed before
 # make check   ruff, mypy, clang-format and the manifest's check
 # make format  let ruff and clang-format rewrite the sources
 # make docs    the documents and the reference as a site, build/site/index.html; a dead link is an
@@ -25,7 +27,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-CPP := $(shell find csrc tests/runtime torch_tenon/targets/*/csrc torch_tenon/targets/*/native -name '*.cpp' -o -name '*.h')
+CPP := $(shell find csrc tests/runtime torch_tenon/targets/*/csrc torch_tenon/targets/*/native torch_tenon/targets/cpu/onednn -name '*.cpp' -o -name '*.h')
 BUILDABLE := $(VENV)/buildable
 INSTALLED := $(VENV)/installed
 FRAMEWORKS := $(VENV)/frameworks
@@ -47,7 +49,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= OMP_WAIT_POLICY=passive $(BIN)/python -m pyte
 NO_AUTOLOAD := TORCH_DEVICE_BACKEND_AUTOLOAD=0
 BUILD_REQUIREMENTS := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])
 
-.PHONY: demo test smoke runtime test-long test-slow test-targets test-distributed test-frameworks \
+.PHONY: demo test smoke runtime products test-long test-slow test-targets test-distributed test-frameworks \
 	test-torchcts test-pytorch test-newest smoke-newest check format docs bench \
 	bench-scripts bench-export wheel clean
 .DELETE_ON_ERROR:
@@ -75,6 +77,9 @@ test-targets: $(BUILT)
 
 runtime:
 	$(MAKE) -C csrc/runtime test
+
+products: $(BUILT)
+	$(NO_AUTOLOAD) $(BIN)/python setup.py -q build_products
 
 test-distributed: $(BUILT)
 	$(BIN)/python -m tests.distributed.long

@@ -15,13 +15,14 @@ import subprocess
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import ClassVar
 
 # The device cannot be loaded while it is being built.
 os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 
 import torch
 import yaml
-from setuptools import Extension, setup
+from setuptools import Command, Extension, setup
 from torch.utils.cpp_extension import (
     BuildExtension,
     CppExtension,
@@ -42,6 +43,9 @@ FIRST = (Path("torch_tenon"), Path("csrc/python"))
 
 # A target behind `include/tenon.h` is a library of its own, which is not linked with the core.
 LIBRARIES = ["torch_tenon/targets/*/native"]
+
+# What multiplies in exported programs by another library.
+PRODUCTS = Path("torch_tenon/targets/cpu/onednn")
 
 # `make` builds the extension in place, where ninja rebuilds what changed, and installs the rest.
 IN_PLACE = os.environ.get("TORCH_TENON_BUILT_IN_PLACE") == "1"
@@ -75,6 +79,35 @@ def build_library(sources: Path, folder: Path) -> None:
     ]
     subprocess.run(command, check=True)
     made.replace(result)  # a process that has the old one open keeps it
+
+
+def build_products(sources: Path, folder: Path) -> None:
+    """Builds what has oneDNN multiply in exported programs, where oneDNN's headers are: those of
+    version 2. Elsewhere there is none, and the programs' own code multiplies."""
+    result = folder / "libtenon_onednn.so"
+    compiler = shlex.split(get_cxx_compiler())
+    check = "#include <oneapi/dnnl/dnnl.hpp>\nstatic_assert(DNNL_VERSION_MAJOR == 2);\n"
+    tried = [*compiler, "-std=c++17", "-fsyntax-only", "-xc++", "-"]
+    if subprocess.run(tried, input=check.encode(), capture_output=True).returncode != 0:
+        result.unlink(missing_ok=True)
+        print("no headers of oneDNN 2 (apt install libdnnl-dev): libtenon_onednn.so is left out")
+        return
+    interfaces = [ROOT / "include" / "tenon.h", sources.parent / "templates" / "matmul.h"]
+    read = [*sources.iterdir(), *interfaces, Path(__file__)]
+    if result.exists() and all(p.stat().st_mtime < result.stat().st_mtime for p in read):
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    made = result.with_suffix(f".{os.getpid()}")
+    command = [
+        *(*compiler, "-std=c++17", "-O2", "-g0", "-Wall", "-Wextra", "-fPIC"),
+        *("-fvisibility=hidden", "-shared", "-s", f"-I{ROOT / 'include'}", f"-I{sources.parent}"),
+        *map(str, sorted(sources.glob("*.cpp"))),
+        *("-o", str(made), "-ldnnl", "-lgomp", "-pthread"),
+    ]
+    if subprocess.run(command).returncode != 0:
+        result.unlink(missing_ok=True)  # the headers are there, and the library is not
+        return
+    made.replace(result)
 
 
 def build_runtime(build: Path, folder: Path) -> None:
@@ -155,6 +188,7 @@ class Build(BuildExtension):
             folder = Path(self.get_ext_fullpath(extension.name)).parent
             for sources in sorted(p for place in LIBRARIES for p in ROOT.glob(place)):
                 build_library(sources, folder.parent / sources.parent.relative_to(ROOT))
+            build_products(ROOT / PRODUCTS, folder.parent / PRODUCTS.parent)
             build_runtime(Path(self.build_temp), folder / "runtime")
 
     def build_extension(self, extension: Extension) -> None:
@@ -183,6 +217,19 @@ class Build(BuildExtension):
             made_by.write_text(text)
 
 
+class BuildProducts(Command):
+    """Builds the library for oneDNN in place, whose headers may come after all else is built."""
+
+    user_options: ClassVar[list[tuple[str, str, str]]] = []
+
+    def initialize_options(self) -> None: ...
+
+    def finalize_options(self) -> None: ...
+
+    def run(self) -> None:
+        build_products(ROOT / PRODUCTS, ROOT / PRODUCTS.parent)
+
+
 setup(
     ext_modules=[]
     if IN_PLACE
@@ -209,7 +256,7 @@ setup(
             define_macros=[("AT_PER_OPERATOR_HEADERS", None)],
         )
     ],
-    cmdclass={"build_ext": Build},
+    cmdclass={"build_ext": Build, "build_products": BuildProducts},
     install_requires=[*PINNED, f"torch=={RELEASE}"],
     # Wheels for several releases differ in their names.
     options={"egg_info": {"tag_build": f"+torch{RELEASE}"}},

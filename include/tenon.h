@@ -313,6 +313,8 @@ enum {
   TENON_UINT64 = 29
 };
 
+typedef struct tenon_products_t tenon_products_t;
+
 #define TENON_MOST_DIMENSIONS 16
 /* The greatest size of a dimension that has no bound. */
 #define TENON_NO_BOUND ((int64_t)1 << 62)
@@ -329,6 +331,8 @@ typedef struct tenon_options {
                         * to compare with */
   int32_t unchecked_weights; /* not 0: the weights are not compared with their checksums. Opening
                               * is faster then, and damage in the weights is not found. */
+  const tenon_products_t* products; /* what multiplies, for this program alone; null: its own code.
+                                     * It is there until the program is closed. */
 } tenon_options;
 
 /* A dense tensor in row-major order, in memory of the host. */
@@ -432,6 +436,27 @@ typedef struct tenon_host_t {
   int (*threads)(void);       /* in a parallel: how many there are; else 1 */
   int (*most_threads)(void);  /* how many there are for the next parallel */
 } tenon_host_t;
+
+/* What multiplies in place of a program's own code, for one program. The code has a variable
+ * `const tenon_products_t *tenon_products`, which is set when it is loaded. */
+struct tenon_products_t {
+  size_t size;
+  void* context; /* the first argument of each function */
+  /* Computes a product, and has all run that is fused with it, on the threads of `host`. `product`
+   * is a `tenon_matmul_t` of so many bytes (torch_tenon/targets/cpu/templates/matmul.h). Not 0:
+   * nothing was done, and the program's own code does it. Any thread may call it at any time. */
+  int32_t (*multiply)(
+      void* context, const tenon_host_t* host, const void* product, size_t nbytes);
+  /* What it did, for tools: a JSON object, which lives until the next call. */
+  const char* (*facts)(void* context);
+  /* The program is closed, and nothing calls this any more. */
+  void (*close)(void* context);
+};
+
+/* What a library exports that multiplies. `interface` is the TENON_INTERFACE of who asks. The
+ * library stays open until the process ends. */
+TENON_EXPORT int32_t tenon_open_products(
+    uint32_t interface, const tenon_products_t** found, tenon_status* status);
 
 #ifdef __cplusplus
 }

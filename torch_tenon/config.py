@@ -391,6 +391,18 @@ OPENCL_REPLAY: Setting[str] = Setting(
     "`auto`, the former but on a processor; `off`, not at all. Its library reads this.",
 )
 
+PRODUCTS: Setting[str] = Setting(
+    "products",
+    "TENON_PRODUCTS",
+    "name",
+    lambda: "own",
+    str,
+    "own, onednn or the path of a library",
+    "What multiplies in exported programs of the cpu target, where their load does not say: `own`, "
+    "the program's own code; `onednn`, that library where it is faster; or the path of another one "
+    "that does what include/tenon.h says.",
+)
+
 SETTINGS: tuple[Setting, ...] = (
     TARGET,
     EXECUTE,
@@ -409,6 +421,7 @@ SETTINGS: tuple[Setting, ...] = (
     COMMIT,
     OPENCL_LAYOUT,
     OPENCL_REPLAY,
+    PRODUCTS,
 )
 
 

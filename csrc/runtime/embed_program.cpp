@@ -52,6 +52,7 @@ ProgramOptions options_of(const tenon_options* given) {
   options.threads = static_cast<unsigned>(all.threads);
   options.commit_each = all.commit_each != 0;
   options.unchecked_weights = all.unchecked_weights != 0;
+  options.products = all.products;
   return options;
 }
 

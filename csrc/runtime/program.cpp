@@ -37,10 +37,14 @@ const Code* fitting(const std::vector<Code>& codes, bool is_library) {
   return found;
 }
 
-std::shared_ptr<SharedObject> host_object(std::string_view code) {
+std::shared_ptr<SharedObject> host_object(std::string_view code, const tenon_products_t* products) {
   auto object = SharedObject::of_bytes(code);
-  if (void* host = object->find("tenon_host"))
-    *static_cast<const tenon_host_t**>(host) = &kHostThreads;
+  const auto set = [&](const char* name, const void* value) {
+    if (void* variable = object->find(name))
+      *static_cast<const void**>(variable) = value;
+  };
+  set("tenon_host", &kHostThreads);
+  set("tenon_products", products);
   return object;
 }
 
@@ -97,15 +101,14 @@ Program::Program(const std::string& path, const ProgramOptions& options)
   if (file_.target != target)
     fail(
         ErrorKind::unsupported,
-        "{} was exported for the target '{}', and is opened on '{}{}",
+        "{} was exported for the target '{}', and is opened on '{}': open it with that target's "
+        "library",
         path,
         file_.target,
-        target,
-        library_ != nullptr ? "': open it with that target's library"
-                            : "': open it with the path of that target's library");
+        target);
   if (!options.unchecked_weights)
     file_.check_weights(pool_);
-  load_kernels();
+  load_kernels(options.products);
   // One whose sizes are fixed shows now that it fits.
   for (size_t k = 0; k < file_.methods.size(); ++k) {
     if (file_.methods[k].symbols.empty())
@@ -115,7 +118,7 @@ Program::Program(const std::string& path, const ProgramOptions& options)
   runner_->put(file_);
 }
 
-void Program::load_kernels() {
+void Program::load_kernels(const tenon_products_t* products) {
   bool is_code_wanted = false;
   for (auto& method : file_.methods) {
     resolve_calls(method.plan.plan, method);
@@ -145,7 +148,7 @@ void Program::load_kernels() {
             method.name,
             kernel.symbol);
         if (object == nullptr)
-          object = host_object(file_.code(code));
+          object = host_object(file_.code(code), products);
         method.functions[k] = reinterpret_cast<KernelFunction>(object->symbol(kernel.symbol));
         method.owners[k] = object;
       } else {

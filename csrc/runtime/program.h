@@ -18,6 +18,7 @@ struct ProgramOptions {
   unsigned threads = 0;  // 0: the processors that this process may use
   bool commit_each = false;
   bool unchecked_weights = false;
+  const tenon_products_t* products = nullptr;  // nullptr: its code multiplies
 };
 
 class Program final : Forked {
@@ -43,7 +44,7 @@ class Program final : Forked {
  private:
   class StateLock;
   void in_child() override;
-  void load_kernels();
+  void load_kernels(const tenon_products_t* products);
 
   ProgramFile file_;
   ThreadPool pool_;

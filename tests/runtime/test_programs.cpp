@@ -277,6 +277,39 @@ TEST(kernels_share_out_their_work) {
   }
 }
 
+TEST(something_else_multiplies_where_the_caller_says_so) {
+  struct Asked {
+    int times = 0, most_threads = 0;
+    bool is_done = false;
+  } asked;
+  tenon_products_t products{sizeof(products), &asked};
+  products.multiply = [](void* context, const tenon_host_t* host, const void* product, size_t n) {
+    auto& all = *static_cast<Asked*>(context);
+    ++all.times;
+    all.most_threads = host->most_threads();
+    return product != nullptr && n == sizeof(int64_t) && all.is_done ? 0 : 1;
+  };
+  const TemporaryFile file(example_program().bytes());
+  tenon_options options{};
+  options.threads = 3;
+  options.products = &products;
+  {
+    const Opened opened(file.path, options);
+    check_scaled(opened, 2);  // by the program's own code, as it was refused
+    CHECK(asked.times == 2 && asked.most_threads == 3);  // it has two steps
+    asked.is_done = true;
+    float x[8] = {}, result[8] = {9, 9, 9, 9, 9, 9, 9, 9};
+    Outputs out(2);
+    out.all[0].data = result;
+    out.all[0].nbytes = sizeof(result);
+    opened.run(kScale, {tensor_of(x, {2, 4})}, out);
+    out.all[0].data = nullptr;  // not the library's
+    CHECK(asked.times == 4 && result[0] == 9 && result[7] == 9);
+  }
+  check_scaled(Opened(file.path), 2);
+  CHECK(asked.times == 4);
+}
+
 TEST(several_threads_run_one_program) {
   auto draft = example_program();
   draft.states.clear();
@@ -416,5 +449,5 @@ TEST(a_device_has_its_own_weights_and_state) {
     tenon_status status{};
     CHECK(tenon_reset(opened.program, &status) == TENON_OK);
   }
-  CHECK_RAISES("open it with the path of that target's library", Opened(file.path));
+  CHECK_RAISES("is opened on 'cpu': open it with that target's library", Opened(file.path));
 }

@@ -154,6 +154,9 @@ def run(
     commit: Annotated[
         str, typer.Option(help="adaptive, or each: wait after each step, and replay nothing.")
     ] = "adaptive",
+    products: Annotated[
+        str | None, typer.Option(help="What multiplies: own, onednn, or the path of a library.")
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="A folder for the results, as .npy.")
     ] = None,
@@ -173,7 +176,7 @@ def run(
 
     start = time.perf_counter()
     try:
-        program = load(path, threads=threads, target=target, commit=commit)
+        program = load(path, threads=threads, target=target, commit=commit, products=products)
         name = method or next(iter(program.methods))
         called = program.methods.get(name)
         if called is None:
@@ -211,8 +214,24 @@ def run(
     for spec, array in zip(called.outputs, arrays, strict=True):
         first = ", ".join(f"{x:.6g}" for x in array.reshape(-1)[:4].tolist())
         typer.echo(f"{spec.name}: {array.dtype}{list(array.shape)}  {first}, ...")
+    multiplied = found.pop("products")
     for key, value in found.items():
         typer.echo(f"  {key}: {value:.6g}" if isinstance(value, float) else f"  {key}: {value}")
+    for line in _products(multiplied):
+        typer.echo(f"  {line}")
+
+
+def _products(said: Any) -> list[str]:
+    """What multiplied, as `Program.report` says it."""
+    if not isinstance(said, dict):
+        return ["products: own code" if said is None else f"products: own code ({said})"]
+    if "library" not in said:
+        return [f"products: {said}"]
+    lines = [f"products: {said['library']}, which laid out {_bytes(said['laid_out'])} of weights"]
+    for p in said["products"]:
+        why = f" ({p['why']})" if p["why"] else ""
+        lines.append(f"  {p['what']}: {p['by']}{why}")
+    return lines
 
 
 def _shown(tensor: TensorFacts) -> str:

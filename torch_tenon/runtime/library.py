@@ -31,6 +31,7 @@ class Options(Structure):
         ("weights", c_char_p),
         ("commit_each", c_int32),
         ("unchecked_weights", c_int32),
+        ("products", c_void_p),
     ]
 
 

@@ -24,6 +24,7 @@ from torch_tenon.runtime.library import (
     library,
     library_with_pytorch,
 )
+from torch_tenon.runtime.products import OWN, Products
 
 _UNBOUNDED = 1 << 62
 
@@ -143,9 +144,12 @@ class Program:
     """A loaded program. Calling it calls its only method, or `forward`; others are attributes
     (`program.decode(x)`). Several threads may call it; with state, one call runs at a time."""
 
-    def __init__(self, library: Library, handle: c_void_p, head: Head, path: str) -> None:
+    def __init__(
+        self, library: Library, handle: c_void_p, head: Head, path: str, products: Products
+    ) -> None:
         self._library, self._handle, self._path, self.head = library, handle, path, head
-        self._close = weakref.finalize(self, library.tenon_close_program, handle)
+        self._products = products
+        self._close = weakref.finalize(self, _close, library, handle, products)
         self._close.atexit = False  # threads may still run it
         self.methods: dict[str, Method] = {}
         for k, m in enumerate(head.methods):
@@ -170,9 +174,9 @@ class Program:
         self._library.tenon_reset(self._opened())
 
     def report(self) -> dict[str, Any]:
-        """What runs it: the code that was taken, threads, bytes of memory."""
+        """What runs it: the code that was taken, threads, bytes of memory, what multiplies."""
         found: dict[str, Any] = json.loads(self._library.tenon_program_json(self._opened()))
-        return found
+        return found | {"products": self._products.facts()}
 
     def close(self) -> None:
         """Lets go of it; nothing of it may run. Whoever calls it from then on gets ProgramError."""
@@ -193,6 +197,11 @@ class Program:
         return f"<program {self._path}: {', '.join(map(str, self.methods.values()))}>"
 
 
+def _close(library: Library, handle: c_void_p, products: Products) -> None:
+    library.tenon_close_program(handle)
+    products.close()
+
+
 def load(
     path: str | os.PathLike[str],
     *,
@@ -203,6 +212,7 @@ def load(
     digest: str | None = None,
     commit: str = "adaptive",
     check_weights: bool = True,
+    products: str | None = None,
 ) -> Program:
     """A program that `torch_tenon.export` wrote, ready to run. It neither needs nor loads PyTorch,
     but where the program calls PyTorch's ops (`host="torch"`).
@@ -213,6 +223,9 @@ def load(
     `weights` is where a program's safetensors file is, if not beside it. A file has machine code:
     with `digest`, the SHA-256 of the file in hexadecimal, another one is refused. `commit="each"`
     waits after each step, to compare. `check_weights=False` leaves out their checksums.
+    `products="onednn"` has a library multiply what it is faster at, where it is installed; else the
+    program's own code does, as with "own". It may be the path of another one. None: as the variable
+    TENON_PRODUCTS says, or "own". `report()` says which was used.
 
     Raises ProgramError for a file that is damaged, or has no code for this processor; ValueError
     for another `commit`; OSError.
@@ -243,12 +256,15 @@ def load(
         # What was read is what is opened, whatever becomes of the path.
         name = f"/proc/self/fd/{file.fileno()}".encode()
         found = _library_for(head, str(path), library_path)
+        multiplies = Products(products if library_path is None else OWN)
+        options.products = multiplies.table
         try:
             found.tenon_open_program(name, byref(options), byref(handle))
-        except (ProgramError, ValueError) as error:
+        except (ProgramError, ValueError, MemoryError) as error:
+            multiplies.close()
             error.args = (str(error).replace(name.decode(), str(path)),)
             raise
-    return Program(found, handle, head, str(path))
+    return Program(found, handle, head, str(path), multiplies)
 
 
 def _target_library(given: str | None, of_program: str) -> str | None:

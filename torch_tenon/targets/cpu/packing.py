@@ -1,7 +1,8 @@
 """Kernels as shared objects that need nothing of this process: for programs without Python.
 
 An object is for one processor, or for a family of them. It has its own OpenMP entry points and the
-generated driver of products (templates/alone.c); its one free end is the variable `tenon_host`.
+generated driver of products (templates/alone.c). Its free ends are the variables `tenon_host` and
+`tenon_products`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _COMMON = tuple(
 )
 _DRIVER_NAME = "tenon_generated_matmul"
 # What an object shows of itself.
-_VISIBLE = "{ global: tenon_host; k_*; local: *; };\n"
+_VISIBLE = "{ global: tenon_host; tenon_products; k_*; local: *; };\n"
 
 
 def pack(

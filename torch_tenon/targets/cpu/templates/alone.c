@@ -13,6 +13,16 @@ typedef struct {
 
 const tenon_host_t *tenon_host; /* set when the object is loaded */
 
+typedef struct {
+  size_t size;
+  void *context;
+  /* 0: it is done, with what is fused with it; else nothing is. */
+  int32_t (*multiply)(void *context, const tenon_host_t *host, const void *product, size_t nbytes);
+} tenon_products_t;
+
+/* Set when the object is loaded, where something else is to multiply. */
+const tenon_products_t *tenon_products;
+
 /* What gcc makes of its parallel loops. */
 void GOMP_parallel(void (*work)(void *), void *data, unsigned threads, unsigned flags) {
   (void)flags;
@@ -34,6 +44,8 @@ static int64_t parts_of(const tenon_matmul_t *p) {
 }
 void tenon_generated_matmul(const tenon_matmul_t *);
 static void multiply(const tenon_matmul_t *given) {
+  const tenon_products_t *other = tenon_products;
+  if (other && other->multiply(other->context, tenon_host, given, sizeof(*given)) == 0) return;
   tenon_matmul_t product = *given;
   product.threads = parts_of(given);
   tenon_generated_matmul(&product);
