@@ -136,6 +136,8 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
     calls, settled = _warm_up(lambda: function(*args, **kwargs))
     before = report()
     timed = _C.set_timing(True)
+    # A window that has a plan runs by calls now and then, to compare: not in the call that is told.
+    _C.set_plan_all(not any(w.shortest_by_plan for w in _C.window_runs()))
     start = time.perf_counter()
     try:
         function(*args, **kwargs)
@@ -143,6 +145,7 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
         seconds = time.perf_counter() - start
     finally:
         _C.set_timing(timed)
+        _C.set_plan_all(config.PLAN.read() == "all")
     name = getattr(function, "__name__", type(function).__name__)
     return Explanation(name, seconds, calls + 1, settled, report().since(before), graphs)
 
