@@ -51,6 +51,38 @@ def test_views_share_memory_by_whatever_ops_they_are_made(dynamic):
     assert_same(got, want)
 
 
+# Results whose numbers lie in the argument, in some order, before anything is computed.
+COPIES = {
+    "turned": lambda x: x.flip(0),
+    "of one": lambda x: torch.cat([x]),
+    "whole": lambda x: x.long().floor(),
+    "rolled by nothing": lambda x: x.roll(0, 0),
+    "repeated once": lambda x: x.repeat(1, 1),
+    "a part": lambda x: torch.ops.aten.slice_copy(x, 0, 0, 4),
+    "transposed": lambda x: torch.ops.aten.permute_copy(x, [0, 1]),
+}
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_views_of_a_copy_of_an_argument_share_its_memory(name):
+    def f(x):
+        y = COPIES[name](x)
+        return y, y[1:], y.diagonal(), y
+
+    x = torch.arange(24.0).view(4, 6)
+    if name == "whole":
+        x = x.long()
+    given = x.to("tenon")
+    got, want = torch.compile(f, backend="tenon")(given), f(x)
+    assert_same(got, want)
+    (memory,) = {t.untyped_storage().data_ptr() for t in got}
+    assert memory != given.untyped_storage().data_ptr()
+    for _, part, diagonal, _ in (got, want):
+        part.mul_(-2)
+        diagonal.add_(1)
+    assert_same(got, want)
+
+
 # Of complex numbers and a number that is known at run time.
 OF_ARGUMENTS = {
     "slice": lambda x, n: x[-n:n],
