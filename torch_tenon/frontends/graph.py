@@ -202,6 +202,8 @@ class _Graph:
 
     def _contents(self, n: Node, fresh: bool = True, nbytes: Index = 0) -> Contents:
         last = max((self.order[u] for u in n.users), default=-1)
+        if n in self.stored:  # results are read from it
+            last = len(self.order)
         memory = memory_of(n)
         return self.builder.tensor(Contents(self.same.get(memory, memory), nbytes, last, fresh))
 
