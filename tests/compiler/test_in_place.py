@@ -76,7 +76,16 @@ def turned(x: torch.Tensor, o: torch.Tensor) -> Any:
     return o.t().copy_(x * 2)[1:]
 
 
-CASES = [window, chain, old_contents, swap, overlapping, diagonals, added, placed, turned]
+def nothing(x: torch.Tensor, o: torch.Tensor) -> Any:
+    o[1] = x[0]
+    o[8:] = 0
+    x[0] = o[2] * 2
+    x[2:2].add_(1)
+    x.diagonal(8).zero_()
+    return o.sum(), x[5:3].mul_(2)
+
+
+CASES = [window, chain, old_contents, swap, overlapping, diagonals, added, placed, turned, nothing]
 
 
 @pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "eager"])

@@ -53,6 +53,56 @@ def test_views_share_memory_by_whatever_ops_they_are_made(dynamic):
     assert_same(got, want)
 
 
+# Results whose numbers lie in the argument, in some order, before anything is computed.
+COPIES = {
+    "turned": lambda x: x.flip(0),
+    "of one": lambda x: torch.cat([x]),
+    "whole": lambda x: x.long().floor(),
+    "rolled by nothing": lambda x: x.roll(0, 0),
+    "repeated once": lambda x: x.repeat(1, 1),
+    "a part": lambda x: torch.ops.aten.slice_copy(x, 0, 0, 4),
+    "transposed": lambda x: torch.ops.aten.permute_copy(x, [0, 1]),
+}
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_views_of_a_copy_of_an_argument_share_its_memory(name):
+    def f(x):
+        y = COPIES[name](x)
+        return y, y[1:], y.diagonal(), y
+
+    x = torch.arange(24.0).view(4, 6)
+    if name == "whole":
+        x = x.long()
+    given = x.to("tenon")
+    got, want = torch.compile(f, backend="tenon")(given), f(x)
+    assert_same(got, want)
+    (memory,) = {t.untyped_storage().data_ptr() for t in got}
+    assert memory != given.untyped_storage().data_ptr()
+    for _, part, diagonal, _ in (got, want):
+        part.mul_(-2)
+        diagonal.add_(1)
+    assert_same(got, want)
+
+
+@pytest.mark.parametrize("change", ["masked_fill_", "mul_"])
+def test_views_of_a_copy_of_an_argument_that_is_overwritten(change):
+    """The copy is made before, though it is no result itself."""
+
+    def f(x):
+        y = x.flip(0)
+        part = y[1:]
+        x.mul_(2) if change == "mul_" else x.masked_fill_(x != x.roll(1), -2)
+        return part, y.t()
+
+    x = torch.arange(16.0).view(4, 4)
+    there = x.to("tenon")
+    got, want = torch.compile(f, backend="tenon")(there), f(x)
+    assert_same(got, want)
+    assert_same(there, x)
+    assert len({t.untyped_storage().data_ptr() for t in (there, *got)}) == 2
+
+
 # Of complex numbers and a number that is known at run time.
 OF_ARGUMENTS = {
     "slice": lambda x, n: x[-n:n],

@@ -51,3 +51,10 @@ def test_numbers_are_rounded_as_tensors_are(dtype: torch.dtype) -> None:
         want = torch.tensor(x, dtype=dtype)
         got = torch.tensor(rounded_number(x, dtype), dtype=torch.float64)
         assert got == want and got.signbit() == want.signbit()
+
+
+def test_a_nan_of_float16_has_digits_that_a_bfloat16_has_not() -> None:
+    with tracing(Trace()):
+        for dtype, plain in ((torch.bfloat16, True), (torch.float16, False)):
+            x = ops.load(Buffer("x", dtype, Storage("x", "input", 64)), 0)
+            assert x.plain_nan == ops.neg(x).plain_nan == plain

@@ -109,6 +109,7 @@ class _Graph:
         # The memory of what is changed in place is the input's.
         self.same = {memory_of(n): held for n, held in self.in_place.items()}
         self.given: dict[int | None, Contents] = {}  # inputs by their memory
+        self.owned: dict[Node, Stored] = {}  # results, and what they are views of, in memory
         self.of_device = any(is_of_device(n.meta.get("val")) for n in nodes)
 
     def build(self) -> BuiltGraph:
@@ -205,6 +206,8 @@ class _Graph:
 
     def _contents(self, n: Node, fresh: bool = True, nbytes: Index = 0) -> Contents:
         last = max((self.order[u] for u in n.users), default=-1)
+        if n in self.stored:  # results are read from it
+            last = len(self.order)
         memory = memory_of(n)
         return self.builder.tensor(Contents(self.same.get(memory, memory), nbytes, last, fresh))
 
@@ -453,11 +456,15 @@ class _Graph:
         return numbers[key]
 
     def _owned(self, n: Node) -> Stored:
-        """A node in memory. It is shared exactly where the graph's own tensors share it."""
-        (meta,) = self._results(n)
-        assert meta is not None
-        value = self.builder.current(self.env[n])
-        return self.builder.own(memory_of(n), value, Layout(meta.sizes, meta.strides))
+        """A node in memory. It is shared exactly where the graph's own tensors share it: what lies
+        in an argument's is copied once, whoever asks."""
+        if n not in self.owned:
+            (meta,) = self._results(n)
+            assert meta is not None
+            value = self.builder.current(self.env[n])
+            layout = Layout(meta.sizes, meta.strides)
+            self.owned[n] = self.builder.own(memory_of(n), value, layout)
+        return self.owned[n]
 
     def _part_of(self, whole: Stored, maker: Node, item: Node) -> Stored | None:
         """`item`, a view, in the memory of what it is a view of: by the layout that the trace has,

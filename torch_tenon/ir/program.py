@@ -362,6 +362,8 @@ class Program:
             target.layout,
         ):
             return value  # it lies there already
+        if product(target.sizes) == 0:
+            return target  # a version that no loop makes would lose what was written before
         moved = in_loops(value)
         place = (
             target if moved is value else Stored(target.buffer.seen_as(moved.dtype), target.layout)
@@ -370,8 +372,7 @@ class Program:
             # A read of what is being written: safe in one loop only at the same place.
             moved = self.copy(moved)
         fresh = self._version(place.dtype, target.buffer.storage)
-        if product(target.sizes) != 0:
-            self.fill(Stored(fresh, target.layout), moved)
+        self.fill(Stored(fresh, target.layout), moved)
         return Stored(fresh.seen_as(target.dtype), target.layout)
 
     def realise(self, value: Value, like: Sequence[Index] | None = None) -> Stored:

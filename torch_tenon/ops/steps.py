@@ -143,12 +143,12 @@ _OF_POWERS = (HALF, BFLOAT16, torch.float32, torch.float64)
 
 @steps(aten.ldexp.Tensor, dtypes=_OF_POWERS, mixed=True, whole=True)
 def ldexp(x: Tensor, exponent: Tensor) -> Tensor:
-    """x * 2**exponent. For a whole exponent the power may overflow where the product does not.
-    PyTorch's decomposition makes float32 of whole numbers, whatever the default dtype."""
+    """x * 2**exponent. Of fractions and whole exponents the power may overflow where the product
+    does not. PyTorch's decomposition makes float32 of whole numbers, whatever the default dtype."""
     if x.is_complex() or exponent.is_complex():
         return NotImplemented
     dtype = x.dtype if x.is_floating_point() else torch.get_default_dtype()
-    if exponent.is_floating_point():
+    if exponent.is_floating_point() or not x.is_floating_point():
         two = 2.0 if dtype is not x.dtype or dtype is torch.float32 else x.new_full((), 2.0)
         return x * torch.pow(two, exponent)
     found, left = x.double(), exponent.double().clamp(-2100, 2100)  # beyond, 0 or infinite

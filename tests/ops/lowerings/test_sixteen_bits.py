@@ -76,6 +76,18 @@ def test_what_decides_sees_rounded_numbers(dtype: torch.dtype, run: Callable[...
     check(run, decisions, x, y)
 
 
+def as_bfloat16(x: torch.Tensor, y: torch.Tensor) -> Results:
+    """Numbers of float16 as those of bfloat16, and beside some."""
+    return [x.bfloat16(), (-x).bfloat16(), (x * 2).bfloat16(), y.clone().copy_(x), x + y]
+
+
+def test_a_nan_stays_one_whatever_its_digits(run: Callable[..., Results]) -> None:
+    bits = torch.arange(-(2**15), 2**15).to(torch.int16).view(torch.float16)
+    nans = bits[bits.isnan()]
+    assert len(nans) == 2046
+    assert all(t.isnan().all() for t in run(as_bfloat16, nans, torch.ones(2046).bfloat16()))
+
+
 UNARY = [
     torch.neg, torch.abs, torch.floor, torch.relu, torch.square, torch.reciprocal, torch.sqrt,
     torch.sign, torch.round, lambda x: x.clamp(-K, 3.3), lambda x: x * K, lambda x: x + K,

@@ -216,6 +216,19 @@ def test_ldexp_by_powers_that_overflow(
         torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int32])
+def test_ldexp_of_whole_numbers(dtype: torch.dtype, run: Callable[..., Results]) -> None:
+    """The power of 2 overflows by itself: of 0 it makes NaN."""
+    powers = torch.tensor([0, 3, -3, 127, 128, 300, -149, -150, -155])
+
+    def scaled(x: torch.Tensor) -> Results:
+        return [torch.ldexp(x, powers.to(x.device)), torch.ldexp(x, powers.to(x.device)[4])]
+
+    x = torch.tensor([0, 1, 1, 100]).to(dtype)[:, None].repeat(1, len(powers))
+    for got, want in zip(run(scaled, x), scaled(x), strict=True):
+        torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
+
+
 @pytest.fixture
 def default_dtype() -> Iterator[None]:
     """float64 is the dtype of fractions that are made of whole numbers."""
