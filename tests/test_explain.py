@@ -1,6 +1,7 @@
 """`torch_tenon.explain`: what a call does once it is warm."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,32 @@ def eager(monkeypatch):
     monkeypatch.setattr(explaining, "MOST_SECONDS", 200.0)
     with executing("auto"):
         yield
+
+
+@plans
+@pytest.mark.slow
+def test_what_is_explained_is_no_run_that_compares(eager, monkeypatch):
+    """A window that has run by its plan for a while runs by reference, to compare."""
+    x = torch.randn(300, 1000, device="tenon")
+
+    def step():
+        y = x
+        for k in range(20):
+            y = (y * 0.97 + k).abs()
+        return y[0, 0].item()
+
+    monkeypatch.setenv("TENON_PLAN", "worthwhile")
+    _C.set_plan_all(True)
+    try:
+        torch_tenon.explain(step)
+        _C.set_plan_all(True)  # none of these compares
+        end = time.monotonic() + 0.2
+        while time.monotonic() < end:
+            step()
+        recorded = torch_tenon.explain(step).report.recording
+        assert (recorded.by_plan, recorded.by_reference) == (1, 0)
+    finally:
+        _C.set_plan_all(True)
 
 
 @plans
