@@ -133,6 +133,47 @@ def laid_out(op: Any, function: Callable[..., Any], rule: str) -> Callable[..., 
     return run
 
 
+# Ops whose results are views though their schemas do not say so.
+_UNSAFE_VIEWS = frozenset(
+    f"aten::{name}"
+    for name in ("_unsafe_view", "unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes")
+)
+
+
+def in_own_memory(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that computes an op, with copies of results that are arguments of its, or other
+    results: those of the op itself are tensors of their own."""
+    schema = getattr(op, "_schema", None)
+    if schema is None or schema.name in _UNSAFE_VIEWS:
+        return function
+    if schema.is_mutable or any(r.alias_info is not None for r in schema.returns):
+        return function
+
+    @functools.wraps(function)
+    def run(*args: Any, **keywords: Any) -> Any:
+        found = function(*args, **keywords)
+        if found is NotImplemented:
+            return found
+        taken = set(map(_memory, tree_leaves((args, keywords))))
+
+        def own(t: Tensor) -> Tensor:
+            memory = _memory(t)
+            if memory is not None and memory in taken:
+                return t.clone()
+            taken.add(memory)
+            return t
+
+        return tree_map_only(Tensor, own, found)
+
+    return run
+
+
+def _memory(x: Any) -> int | None:
+    """What tells whether two tensors share memory; None for what has none."""
+    is_dense = isinstance(x, Tensor) and x.layout is torch.strided
+    return x.untyped_storage()._cdata if is_dense else None
+
+
 def _input(op: Any, args: Sequence[Any], keywords: dict[str, Any]) -> Tensor:
     """The tensor that an op is of: of a gradient's, not the gradient that comes in."""
     names = [a.name for a in op._schema.arguments]
