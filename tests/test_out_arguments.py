@@ -239,3 +239,21 @@ def test_lists_that_are_written_and_read(name: str) -> None:
         return x
 
     same_by_plans(compute, torch.randn(5, 3))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_the_extreme_of_nothing_with_an_out(name: str, mode: str) -> None:
+    """With an `out` the CPU's kernel gives the neutral number, and raises without one."""
+
+    def compute(device: torch.device) -> list:
+        found = []
+        for size in ((0,), (2, 0)):
+            for _ in range(3):
+                out = torch.ones((), device=device)
+                getattr(aten, name).unary_out(torch.empty(size, device=device), out=out)
+                found.append(out * 2)
+        return found
+
+    with executing(mode):
+        same_on_both(compute)

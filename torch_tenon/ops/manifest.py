@@ -61,6 +61,7 @@ class Entry(NamedTuple):
     whole: bool = False
     flat_out: bool = False
     sized_by_out: bool = False
+    takes_nothing: bool = False
     uninitialised: bool = False
     quantised: bool = False
     of_memory: bool = False
