@@ -415,7 +415,9 @@ def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
 @composition(aten._pdist_forward.default)
 def pdist(x: Tensor, p: float = 2.0) -> Tensor:
     """Distances between the rows of x, each pair once. The greatest difference is NaN if one is,
-    which that of `cdist` is not."""
+    which that of `cdist` is not. Powers that `cdist` refuses are the kernel's."""
+    if not p >= 0:
+        return NotImplemented
     i, j = torch.triu_indices(x.shape[0], x.shape[0], 1, device=x.device).unbind(0)
     if p == math.inf and x.shape[1] != 0:
         return (x[i] - x[j]).abs().amax(-1)

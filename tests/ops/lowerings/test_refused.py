@@ -473,6 +473,27 @@ def test_dtypes_that_have_none_in_common(caplog: pytest.LogCaptureFixture) -> No
     assert "failed" not in caplog.text
 
 
+def test_an_index_into_nothing_is_no_fault(caplog: pytest.LogCaptureFixture) -> None:
+    """The lowering of a gradient without elements cannot write, and its call writes nothing."""
+
+    def compute(g: Tensor) -> Tensor:
+        return aten.replication_pad1d_backward(g, g.new_zeros(7, 2, 0), [1, 1])
+
+    with caplog.at_level(logging.WARNING, "torch_tenon.program"):
+        same_by_plans(compute, torch.ones(7, 2, 2))
+    assert "failed" not in caplog.text
+
+
+@pytest.mark.parametrize("p", [-1.0, -inf, nan])
+def test_powers_that_distances_between_all_rows_refuse(
+    p: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    x = torch.rand(4, 5)
+    with caplog.at_level(logging.WARNING, "torch_tenon.program"):
+        same_by_plans(lambda x: aten._pdist_forward(x, p), x, rtol=1e-6)
+    assert "failed" not in caplog.text
+
+
 OF_NUMBERS: list[Callable[[Tensor], Tensor]] = [
     *(torch.floor, torch.ceil, torch.trunc, torch.round, torch.abs, torch.frac),
     *(lambda x: torch.gcd(x, x), lambda x: torch.lcm(x, x), lambda x: torch.pow(x, x)),
