@@ -72,9 +72,13 @@ def _all() -> dict[Any, Callable[..., Any]]:
         known = known_of(op)
         if known.decomposition_except:
             table[op] = _not_of(known.decomposition_except, op, function)
+        has_mask = any(a.name == "output_mask" for a in op._schema.arguments)
         if known.batch_norm:
-            table[op] = batch_norms.as_on_the_cpu(op, function)
-        if any(a.name == "output_mask" for a in op._schema.arguments):
+            of_the_cpu = (
+                batch_norms.gradients_as_on_the_cpu if has_mask else batch_norms.as_on_the_cpu
+            )
+            table[op] = of_the_cpu(op, function)
+        if has_mask:
             table[op] = _as_asked(op, table[op])
     table.update((op, in_steps(op, table[op])) for op in STEPS)
     table.update(COMPOSITIONS)
