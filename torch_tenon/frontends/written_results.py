@@ -18,6 +18,7 @@ from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
 from torch_tenon.frontends.in_place import is_known, out_arguments
+from torch_tenon.ops.variants import known_of
 
 # Python's operators in place, by what they compute.
 _OPERATORS = {
@@ -47,7 +48,7 @@ def _converts(n: Node) -> bool:
     if n.op not in ("call_function", "call_method"):
         return False
     if out := out_arguments(n):
-        return _gives_another(n, out)
+        return _gives_another(n, out) or _fills_memory(n, out)
     functional = _functional(n)
     if functional is None:
         return False
@@ -71,6 +72,22 @@ def _gives_another(n: Node, out: dict[str, Any]) -> bool:
     if found is None or _dtypes(found) != _dtypes(written):
         return True
     return not all(_of_same_sizes(*pair) for pair in zip(found, written, strict=True))
+
+
+def _fills_memory(n: Node, out: dict[str, Any]) -> bool:
+    """Whether the CPU's kernel writes the memory of an `out` in order, which is not its elements'
+    order."""
+    apart = any(not t.is_contiguous() for t in _tensors(list(out.values())))
+    return apart and any(known_of(op).flat_out for op in _overloads(n.target))
+
+
+def _overloads(target: Any) -> list[OpOverload]:
+    """The ops that a node may call."""
+    if isinstance(target, OpOverload):
+        return [target]
+    name = getattr(target, "__name__", str(target))
+    packets = [getattr(torch.ops.aten, x, None) for x in (name, f"_{name}")]
+    return [getattr(p, x) for p in packets if p is not None for x in p.overloads()]
 
 
 def _of_same_sizes(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -56,6 +56,7 @@ class Entry(NamedTuple):
     host_arguments: tuple[str, ...] = ()
     mutates: tuple[str, ...] = ()
     host_layouts: tuple[str, ...] = ()
+    shares: bool = False
     replaces: bool = False
     partial: bool = False
     whole: bool = False

@@ -39,8 +39,9 @@ def steps(
     return enter
 
 
-def _floats(args: Sequence[Any]) -> set[torch.dtype]:
-    return {a.dtype for a in args if isinstance(a, Tensor) and a.dtype.is_floating_point}
+def _fractions(args: Sequence[Any]) -> set[torch.dtype]:
+    dtypes = {a.dtype for a in args if isinstance(a, Tensor)}
+    return {d for d in dtypes if d.is_floating_point or d.is_complex}
 
 
 def _of_one_dtype(function: Composition) -> Composition:
@@ -48,7 +49,7 @@ def _of_one_dtype(function: Composition) -> Composition:
     op that it is for where these are of two dtypes, whose results are wider."""
 
     def run(*args: Any, **keywords: Any) -> Any:
-        dtypes = _floats(args)
+        dtypes = _fractions(args)
         if len(dtypes) > 1:
             return NotImplemented
         (dtype,) = dtypes
@@ -62,7 +63,7 @@ def in_steps(op: Any, otherwise: Composition) -> Composition:
     function, dtypes, whole = STEPS[op]
 
     def run(*args: Any, **keywords: Any) -> Any:
-        given = _floats(args)
+        given = _fractions(args)
         if given <= set(dtypes) and (given or whole):
             found = function(*args, **keywords)
             if found is not NotImplemented:

@@ -22,7 +22,7 @@ from torch._subclasses.fake_impls import op_implementations_dict
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from torch_tenon.ops.variants import refused_dtype
+from torch_tenon.ops.variants import known_of, refused_dtype
 
 _GRADIENTS = DispatchKey.AutogradPrivateUse1
 _IMPLICIT = DispatchKey.CompositeImplicitAutograd
@@ -67,7 +67,7 @@ def lies_as_on_the_cpu(op: Any, rule: str) -> None:
     ops it takes its reference in Python, whose results lie otherwise than the kernel's.
     """
     if rule == "kernel":
-        op_implementations_dict[op] = _on_the_cpu(op_implementations_dict[op])
+        op_implementations_dict[op] = _on_the_cpu(op_implementations_dict.get(op))
         return
     if op not in op_implementations_dict and _IMPLICIT not in op.py_kernels:
         op_implementations_dict[op] = _by_rule(rule)
@@ -133,20 +133,13 @@ def laid_out(op: Any, function: Callable[..., Any], rule: str) -> Callable[..., 
     return run
 
 
-# Ops whose results are views though their schemas do not say so.
-_UNSAFE_VIEWS = frozenset(
-    f"aten::{name}"
-    for name in ("_unsafe_view", "unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes")
-)
-
-
 def in_own_memory(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     """The function that computes an op, with copies of results that are arguments of its, or other
     results: those of the op itself are tensors of their own."""
     schema = getattr(op, "_schema", None)
-    if schema is None or schema.name in _UNSAFE_VIEWS:
+    if schema is None or schema.is_mutable or known_of(op).shares:
         return function
-    if schema.is_mutable or any(r.alias_info is not None for r in schema.returns):
+    if any(r.alias_info is not None for r in schema.returns):
         return function
 
     @functools.wraps(function)
@@ -212,7 +205,7 @@ def _by_rule(rule: str) -> Callable[..., Any]:
     return run
 
 
-def _on_the_cpu(usual: Callable[..., Any]) -> Callable[..., Any]:
+def _on_the_cpu(usual: Callable[..., Any] | None) -> Callable[..., Any]:
     def run(mode: FakeTensorMode, op: Any, *args: Any, **keywords: Any) -> Any:
         def moved(x: Tensor, device: torch.device | str) -> Tensor:
             return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device)
@@ -220,14 +213,14 @@ def _on_the_cpu(usual: Callable[..., Any]) -> Callable[..., Any]:
         given = [x for x in tree_leaves((args, keywords)) if isinstance(x, FakeTensor)]
         devices = dict.fromkeys(x.fake_device for x in given)
         device = next((d for d in devices if d.type == "tenon"), None)
-        if device is None:
-            return usual(mode, op, *args, **keywords)
+        if device is None:  # without an entry PyTorch goes on as ever
+            return usual(mode, op, *args, **keywords) if usual else NotImplemented
         if len(devices) > 1:
             raise RuntimeError(f"{op}: its tensors are on {' and '.join(map(str, devices))}")
         with mode:
             args, keywords = tree_map_only(Tensor, lambda x: moved(x, "cpu"), (args, keywords))
-        found = usual(mode, op, *args, **keywords)
         with mode:
+            found = usual(mode, op, *args, **keywords) if usual else op(*args, **keywords)
             return tree_map_only(Tensor, lambda x: moved(x, device), found)
 
     return run

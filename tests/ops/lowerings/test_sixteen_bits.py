@@ -407,3 +407,12 @@ def test_gradients_of_batch_norms_of_what_lies_apart(training: bool, dtype: torc
         return [two, F.batch_norm(x[..., ::2], m.detach(), v.detach(), None, None, training)]
 
     same_gradients(compute, x, vectors, rtol=1e-3, atol=2e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.float32])
+def test_steps_of_16_bit_numbers_beside_others(dtype: torch.dtype) -> None:
+    """Nothing is rounded to 16 bits there: imaginary parts were lost."""
+    y = torch.tensor([-3.25, 0.5], dtype=torch.float16)
+    g = torch.tensor([1 + 1j, 2 - 3j])
+    g = g if dtype.is_complex else g.real.clone()
+    same_by_plans(aten.sigmoid_backward, g, y, rtol=2e-3)

@@ -472,14 +472,30 @@ UNCHECKED.update(_POLYNOMIALS.split())
 
 @rule(_POLYNOMIALS)
 def _polynomial(d: Drawing) -> None:
-    """A degree is as many steps, and billions of them are minutes."""
+    """A degree is as many steps, and billions of them are minutes. Of NaN some of the CPU's loops
+    give what their memory held."""
     kinds = {a.name: str(a.type) for a in d.schema.arguments}
     if kinds["n"] == "number":
         d.given["n"] = d.one((0, 1, 2, 3, 5, -1, 7.5, 64, 100, True, domains.inf, -domains.inf))
-        return
     if kinds["x"] == "Tensor":
-        d.given["x"] = d.tensor(d.shape)
+        d.given["x"] = d.tensor(d.shape, None, d.some(domains.is_number))
+    if kinds["n"] == "number":
+        return
     d.given["n"] = d.tensor(d.shape, None, (0, 1) if d.dtype == "bool" else (0, 1, 2, 3, 5, 64))
+
+
+@rule("special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1")
+def _bessel(d: Drawing) -> None:
+    """Of large numbers the CPU's have no right digit, see conformance.md."""
+    d.given["self"] = d.tensor(d.shape, None, d.some(domains.is_moderate))
+
+
+@rule("masked_scatter_backward", 0, 4)
+def _masked_gradient(d: Drawing) -> None:
+    """The source, of which this is the gradient, has a number for each place at least."""
+    d.given["grad_output"] = d.tensor(d.shape)
+    d.given["mask"] = d.tensor(d.shape, "bool")
+    d.given["sizes"] = [n.json() for n in d.shape]
 
 
 @rule("trace tril triu", 2, 4)

@@ -127,6 +127,11 @@ class Drawing:
             return [self.one(all_of) for _ in range(self.whole(1, 5))]
         return list(plain[: self.whole(1, len(plain))])
 
+    def some(self, are: Callable[[Any], bool], dtype: str | None = None) -> list[Any]:
+        """Some of the numbers of a dtype for which `are` holds."""
+        found = [x for x in domains.palette_of(dtype or self.dtype) if are(x)]
+        return [self.one(found) for _ in range(self.whole(1, 5))]
+
     def _layout(self, shape: Sequence[Size], dtype: str) -> Data:
         found: Data = {}
         rank = len(shape)

@@ -81,10 +81,23 @@ def _classes(d: Drawing) -> None:
     d.given["total_weight"] = d.tensor([], None, (3.0, 1.0, 0.0))
 
 
-@rule("hardshrink_backward softshrink_backward")
+@rule("hardshrink_backward softshrink_backward hardtanh_backward")
 def _shrunk(d: Drawing) -> None:
-    """Where the input is NaN the CPU's vectors give 0, and its single numbers the gradient."""
+    """Where the input or a bound is NaN the CPU's vectors give 0, and its single numbers the
+    gradient."""
     d.given["self"] = d.tensor(d.shape, None, domains.ordinary_of(d.dtype))
+    for name in ("min_val", "max_val", "lambd"):
+        d.given[name] = d.one((0.0, 0.5, -1.0, 2, domains.inf))
+
+
+@rule("smooth_l1_loss_backward huber_loss_backward mse_loss_backward rrelu_with_noise_backward")
+def _of_one_dtype(d: Drawing) -> None:
+    """As the forward gives them: a trace has the widest of several dtypes, the CPU the first."""
+    if d.dtype not in domains.FLOATS:
+        d.dtype = d.one(domains.FLOATS)
+    for a in d.schema.arguments:
+        if str(a.type) == "Tensor" and not a.is_out:
+            d.given[a.name] = d.like(dtype=d.dtype) if d.tensors else d.tensor(d.shape)
 
 
 # Embedding bags
