@@ -452,6 +452,7 @@ def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, **where: An
     """Numbers with equal steps (steps), of which the second half is counted from the end. PyTorch's
     decomposition counts the middle one from the start, which shows where an end is infinite, and
     takes no tensors for ends where no device is named."""
+    start, end = (int(x) if isinstance(x, bool) else x for x in (start, end))  # tensors take none
     wanted = dtype or torch.get_default_dtype()
     excluded = known_of(aten.linspace.default).decomposition_except
     if str(wanted).removeprefix("torch.") in excluded:

@@ -416,3 +416,23 @@ def test_steps_of_16_bit_numbers_beside_others(dtype: torch.dtype) -> None:
     g = torch.tensor([1 + 1j, 2 - 3j])
     g = g if dtype.is_complex else g.real.clone()
     same_by_plans(aten.sigmoid_backward, g, y, rtol=2e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("other", [torch.float32, torch.float64])
+def test_steps_of_16_bit_numbers_and_one_number_of_another_dtype(
+    other: torch.dtype, dtype: torch.dtype
+) -> None:
+    """The CPU's kernels round that to 16 bits first: it was taken as it is, and no step rounded."""
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(300, generator=generator).mul(1.5).to(dtype)
+
+    def compute(x: torch.Tensor, t: torch.Tensor) -> Results:
+        return [
+            aten.huber_loss(x, t, 0, 0.7), aten.smooth_l1_loss(x, t, 0, 0.7),
+            aten.mse_loss(x, t, 0), aten.mse_loss_backward(t, x, x * 2, 0),
+            torch.special.xlog1py(x, t), aten.sigmoid_backward(t, x),
+            aten.logit_backward(t, x, 0.1),
+        ]  # fmt: skip
+
+    same_by_plans(compute, x, torch.tensor(0.7231, dtype=other))

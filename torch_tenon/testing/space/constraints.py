@@ -369,8 +369,9 @@ def _product(d: Drawing) -> None:
     if added:
         d.shape = list(total)
         d.given[tensors.pop(0)] = d.tensor(total) if d.op.endswith("_.default") else d.like(total)
-    d.given[tensors[0]] = d.tensor(one)
-    d.given[tensors[1]] = d.tensor(two)
+    # Where products leave the range, a library's order of sums makes infinity or NaN.
+    d.given[tensors[0]] = d.tensor(one, None, d.some(domains.is_moderate))
+    d.given[tensors[1]] = d.tensor(two, None, d.some(domains.is_moderate))
     d.shape = list(total)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
+from torch_tenon.ops import manifest
 from torch_tenon.testing.space import domains
 from torch_tenon.testing.space.case import Data
 from torch_tenon.testing.space.ops import base_name, named
@@ -319,7 +320,9 @@ class Drawing:
         pointwise = torch.Tag.pointwise in named(self.op).tags
         if self.tensors and pointwise and self.chance(12):
             return {"tensor": 0}
-        return self.tensor(self.one(shapes), dtype)
+        # One that is filled in the order of memory has to have room for all of it.
+        plain = {"expanded": []} if manifest.of(named(self.op).name()).flat_out else {}
+        return self.tensor(self.one(shapes), dtype, **plain)
 
     def _dtype_of_out(self, name: str) -> str:
         if self.name in domains.TO_TRUTH:

@@ -219,6 +219,8 @@ def exactly(x: torch.Tensor, y: torch.Tensor) -> bool:
 
 def _reals(x: torch.Tensor) -> torch.Tensor:
     """Real numbers in a dtype that loses none of them and that PyTorch compares."""
+    if x.is_quantized:
+        x = x.int_repr()
     if x.is_complex():
         x = torch.view_as_real(x.contiguous())  # the steps of no elements may be any
     if x.is_floating_point():

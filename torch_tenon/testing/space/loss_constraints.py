@@ -81,12 +81,12 @@ def _classes(d: Drawing) -> None:
     d.given["total_weight"] = d.tensor([], None, (3.0, 1.0, 0.0))
 
 
-@rule("hardshrink_backward softshrink_backward hardtanh_backward")
+@rule("hardshrink_backward softshrink_backward hardtanh_backward logit_backward")
 def _shrunk(d: Drawing) -> None:
     """Where the input or a bound is NaN the CPU's vectors give 0, and its single numbers the
     gradient."""
     d.given["self"] = d.tensor(d.shape, None, domains.ordinary_of(d.dtype))
-    for name in ("min_val", "max_val", "lambd"):
+    for name in ("min_val", "max_val", "lambd", "eps"):
         d.given[name] = d.one((0.0, 0.5, -1.0, 2, domains.inf))
 
 
