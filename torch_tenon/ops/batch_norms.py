@@ -161,7 +161,7 @@ def gradients_as_on_the_cpu(op: Any, function: Callable[..., Any]) -> Callable[.
         if x.dtype.itemsize != 2 or not alike or _lie_alike(g, x):
             return function(*args, **keywords)
         weight, mean, variance, *saved = vectors
-        training = given.get("train", given.get("update"))
+        training: bool = given["train" if "train" in given else "update"]
         if training:
             mean, scale = saved
         else:

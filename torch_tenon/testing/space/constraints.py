@@ -414,6 +414,14 @@ def _rows(d: Drawing) -> None:
     d.given["compute_mode"] = d.one((None, 0, 1, 2))
 
 
+@rule("_euclidean_dist", 2, 2)
+def _distances_of_fractions(d: Drawing) -> None:
+    """`cdist`, which alone calls it, takes no whole numbers."""
+    d.dtype = d.one(domains.FLOATS)
+    d.given["x1"] = d.tensor(d.shape)
+    d.given["x2"] = d.tensor([d.size(16), d.shape[1]])
+
+
 @rule("renorm", 2, 4)
 def _renorm(d: Drawing) -> None:
     d.given["dim"] = d.dim()

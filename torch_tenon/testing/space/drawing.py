@@ -321,7 +321,7 @@ class Drawing:
         if self.tensors and pointwise and self.chance(12):
             return {"tensor": 0}
         # One that is filled in the order of memory has to have room for all of it.
-        plain = {"expanded": []} if manifest.of(named(self.op).name()).flat_out else {}
+        plain: Data = {"expanded": []} if manifest.of(named(self.op).name()).flat_out else {}
         return self.tensor(self.one(shapes), dtype, **plain)
 
     def _dtype_of_out(self, name: str) -> str:
