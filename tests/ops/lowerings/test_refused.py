@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.against_cpu import executing
+from tests.against_cpu import assert_same, executing
 from tests.ops.lowerings.by_plan import (
     compiled,
     on_tenon,
@@ -481,6 +481,20 @@ def test_an_index_into_nothing_is_no_fault(caplog: pytest.LogCaptureFixture) -> 
 
     with caplog.at_level(logging.WARNING, "torch_tenon.program"):
         same_by_plans(compute, torch.ones(7, 2, 2))
+    assert "failed" not in caplog.text
+
+
+def test_the_spread_of_one_number_to_a_channel_is_no_fault(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def compute(x: Tensor, w: Tensor) -> Any:
+        return aten._native_batch_norm_legit_functional(x, w, w, w, w, True, 0.5, 1e-3)
+
+    with caplog.at_level(logging.WARNING, "torch_tenon.program"), executing("compiled"):
+        for dtype in (torch.float32, torch.bfloat16):
+            given = torch.randn(1, 5).to(dtype), torch.rand(5).to(dtype)
+            for _ in range(3):  # PyTorch's own trace divides by 0
+                assert_same(compute(*on_tenon(given)), compute(*given))
     assert "failed" not in caplog.text
 
 
