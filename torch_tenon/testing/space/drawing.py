@@ -316,6 +316,8 @@ class Drawing:
         """A tensor to write a result to."""
         shapes: list[Shape] = [[Size.of(0)], self.shape, self.reduced()]
         dtype = self._dtype_of_out(name) if not self.chance(3) else self.one(domains.DTYPES)
+        if self.name in ("any", "all") and dtype == "uint8":
+            dtype = "bool"  # the CPU makes numbers bytes first, and of 0.1 or 256 a 0
         # Where elements wait for each other, what one writes another may read or not.
         pointwise = torch.Tag.pointwise in named(self.op).tags
         if self.tensors and pointwise and self.chance(12):
