@@ -507,6 +507,13 @@ def _masked_gradient(d: Drawing) -> None:
     d.given["sizes"] = [n.json() for n in d.shape]
 
 
+@rule("polygamma")
+def _polygamma(d: Drawing) -> None:
+    """PyTorch cuts a degree to 32 bits."""
+    d.given["n"] = d.one((1, 0, 2, 3, 5, 64, 100, *(() if d.right else (-1, -100))))
+    d.given["self"] = d.tensor(d.shape)
+
+
 @rule("trace tril triu", 2, 4)
 def _matrix(d: Drawing) -> None:
     if d.name == "trace":
