@@ -12,13 +12,13 @@ import operator
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
+from torch._ops import OpOverload, OpOverloadPacket
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
 from torch_tenon.frontends.in_place import is_known, out_arguments
-from torch_tenon.ops.variants import known_of
+from torch_tenon.ops.variants import functional_of, known_of
 
 # Python's operators in place, by what they compute.
 _OPERATORS = {
@@ -105,12 +105,12 @@ def _functional(n: Node) -> Any:
     if target in _OPERATORS:
         return _OPERATORS[target]
     if isinstance(target, OpOverload):
-        name, overload = target._schema.name.split("::")[-1], target._overloadname
-        packet = getattr(torch.ops.aten, name[:-1], None) if name.endswith("_") else None
-        return getattr(packet, overload, None)
-    if isinstance(target, str) and target.endswith("_") and not target.endswith("__"):
-        return getattr(torch.Tensor, target[:-1], None)
-    return None
+        return functional_of(target) if target._schema.name.endswith("_") else None
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    if not name.endswith("_") or name.endswith("__"):
+        return None
+    place = torch.ops.aten if isinstance(target, OpOverloadPacket) else torch
+    return getattr(torch.Tensor if isinstance(target, str) else place, name[:-1], None)
 
 
 def _results_of(function: Any, n: Node, kwargs: dict[str, Any]) -> list[torch.Tensor] | None:

@@ -92,7 +92,7 @@ def _shrunk(d: Drawing) -> None:
 
 @rule("smooth_l1_loss_backward huber_loss_backward mse_loss_backward rrelu_with_noise_backward")
 def _of_one_dtype(d: Drawing) -> None:
-    """As the forward gives them, which broadcasts: a trace has the widest of several dtypes, the CPU
+    """As the forward gives them, of one shape: a trace has the widest of several dtypes, the CPU
     the first, and the strides of a result that had to grow are others."""
     if d.dtype not in domains.FLOATS:
         d.dtype = d.one(domains.FLOATS)
