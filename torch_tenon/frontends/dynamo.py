@@ -38,6 +38,7 @@ from torch_tenon.frontends.sizes import evaluator
 from torch_tenon.frontends.view_results import View
 from torch_tenon.frontends.written_results import writes_other_results
 from torch_tenon.ir.index import Expr, evaluate
+from torch_tenon.ops.batch_norms import is_surely
 from torch_tenon.ops.compositions import decompositions
 from torch_tenon.ops.derived_products import derived
 from torch_tenon.ops.lowerings.table import fits, has_narrow_numbers
@@ -361,7 +362,9 @@ def _or_whole(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return function(*args, **keywords)
         except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError) as error:
-            log.debug("%s", why_not(str(op), error))
+            given = [x for x in tree_leaves((args, keywords)) if isinstance(x, Tensor)]
+            of_nothing = any(is_surely(x.numel() == 0) for x in given)
+            log.debug("%s", why_not(str(op), error, of_nothing))
             return NotImplemented
 
     return run

@@ -19,6 +19,7 @@ from tests.ops.lowerings.by_plan import (
     on_tenon,
     same_by_plans,
     same_error_by_plans,
+    same_gradients,
 )
 
 pytestmark = needs.plans
@@ -566,3 +567,13 @@ OF_UNSIGNED: list[Callable[[Tensor], Any]] = [
 @pytest.mark.parametrize("k", range(len(OF_UNSIGNED)))
 def test_ops_on_whole_numbers_without_sign(k: int, dtype: torch.dtype) -> None:
     _as_on_the_cpu(OF_UNSIGNED[k], torch.tensor([[0, 1, 2], [3, 1, 0], [1, 2, 7]]).to(dtype))
+
+
+@pytest.mark.parametrize("loss", [F.soft_margin_loss, F.smooth_l1_loss])
+def test_gradients_of_a_mean_of_nothing_are_no_fault(
+    loss: Callable[..., Tensor], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Decompositions divide by how many elements there are."""
+    with caplog.at_level(logging.WARNING, "torch_tenon.program"):
+        same_gradients(lambda x: loss(x, torch.ones_like(x)), torch.empty(0, 3))
+    assert "failed" not in caplog.text
