@@ -174,6 +174,8 @@ COPIES = {
         maximize=False,
         is_first_step=True,
     ),
+    "dropout": lambda x, n: aten.native_dropout.default(x, 0.5, False),
+    "native shuffle": lambda x, n: aten.native_channel_shuffle.default(x.view(1, -1, 1, 1), 1),
     "shuffle": lambda x, n: aten.channel_shuffle.default(x.view(1, -1, 1, 1), 1),
 }
 

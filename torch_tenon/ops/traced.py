@@ -71,14 +71,16 @@ def lies_as_on_the_cpu(op: Any, rule: str) -> None:
         return
     if op not in op_implementations_dict and _IMPLICIT not in op.py_kernels:
         op_implementations_dict[op] = _by_rule(rule)
-    # What stands in comes of PyTorch's decomposition where there is one, which keeps the operands'.
-    if rule == "in order" and op in decomposition_table and op not in meta_table:
+    # What stands in comes of PyTorch's decomposition where there is one, which keeps the operands',
+    # and gives its input where that is the result.
+    if rule in ("in order", "input") and op in decomposition_table and op not in meta_table:
         decomposition_table[op] = _of_the_device(op, decomposition_table[op], rule)
     above = op.py_kernels.get(DispatchKey.Autograd, op.py_kernels.get(_IMPLICIT))
     if above is None and op._can_decompose():
         above = functools.partial(op._op_dk, _IMPLICIT)
     if above is not None and _GRADIENTS not in op.py_kernels:
-        above_gradients(op, laid_out(op, _of_taken_dtypes(op, above), rule))
+        laid = laid_out(op, _of_taken_dtypes(op, above), rule)
+        above_gradients(op, in_own_memory(op, laid))
 
 
 def _of_taken_dtypes(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -94,7 +96,7 @@ def _of_taken_dtypes(op: Any, function: Callable[..., Any]) -> Callable[..., Any
 
 def _of_the_device(op: Any, function: Callable[..., Any], rule: str) -> Callable[..., Any]:
     """PyTorch's decomposition, with results as the rule has them where tensors are the device's."""
-    laid = laid_out(op, function, rule)
+    laid = in_own_memory(op, laid_out(op, function, rule))
 
     @functools.wraps(function)
     def run(*args: Any, **keywords: Any) -> Any:
@@ -198,7 +200,7 @@ def _by_rule(rule: str) -> Callable[..., Any]:
         _asked.on = True
         try:
             with mode:
-                return laid_out(op, op, rule)(*args, **keywords)
+                return in_own_memory(op, laid_out(op, op, rule))(*args, **keywords)
         finally:
             _asked.on = False
 
