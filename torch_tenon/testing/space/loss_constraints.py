@@ -107,8 +107,10 @@ def _of_one_dtype(d: Drawing) -> None:
 
 @rule("_embedding_bag _embedding_bag_forward_only", 2, 2)
 def _bags(d: Drawing) -> None:
-    """In order, and within: the fast kernels look at neither where they read."""
+    """In order, and within: the fast kernels look at neither where they read. Of rows of nothing a
+    trace has other sizes than the kernel."""
     fractions(d)
+    d.shape[1] = Size.of(1) if d.shape[1][0] == 0 else d.shape[1]
     rows, count = d.shape[0], d.whole(0, 17)
     d.given["weight"] = d.tensor(d.shape)
     d.given["indices"] = d.index([Size((count,) * 3)], rows[0])
