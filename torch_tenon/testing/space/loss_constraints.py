@@ -25,11 +25,12 @@ def _reduced(d: Drawing, shape: Shape) -> None:
 
 @rule("binary_cross_entropy binary_cross_entropy_backward")
 def _cross_entropy(d: Drawing) -> None:
+    """`F.binary_cross_entropy` expands the weight, and the kernel does not look whether it fits."""
     fractions(d)
     _reduced(d, d.shape)
     for name in ("self", "target"):
         d.given[name] = d.tensor(d.shape, None, (0.25, 1.0, 0.0, 0.5, 0.9, 1e-3))
-    d.given["weight"] = None if d.chance(2) else d.like()
+    d.given["weight"] = None if d.chance(2) else d.tensor(d.shape)
 
 
 @rule("multi_margin_loss multi_margin_loss_backward", 1, 2)
