@@ -239,3 +239,71 @@ def test_lists_that_are_written_and_read(name: str) -> None:
         return x
 
     same_by_plans(compute, torch.randn(5, 3))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_the_extreme_of_nothing_with_an_out(name: str, mode: str) -> None:
+    """With an `out` the CPU's kernel gives the neutral number, and raises without one."""
+
+    def compute(device: torch.device) -> list:
+        found = []
+        for size in ((0,), (2, 0)):
+            for _ in range(3):
+                out = torch.ones((), device=device)
+                getattr(aten, name).unary_out(torch.empty(size, device=device), out=out)
+                found.append(out * 2)
+        return found
+
+    with executing(mode):
+        same_on_both(compute)
+
+
+def _images(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    at = torch.zeros((1, 2, 1, 1, 1), dtype=torch.int64, device=x.device)
+    return x.view(1, 2, 2, 3, 2), x[:2].view(1, 2, 1, 1, 1), at
+
+
+FLAT: dict[str, Callable[..., Any]] = {
+    "softmax": lambda x, out: aten._softmax.out(x.view(2, 12), 1, False, out=out),
+    "log_softmax": lambda x, out: aten._log_softmax.out(x.view(2, 12), 0, False, out=out),
+    "adaptive_max": lambda x, out: aten.adaptive_max_pool3d_backward.grad_input(
+        _images(x)[1], _images(x)[0], _images(x)[2], grad_input=out
+    ),
+    "avg": lambda x, out: aten.avg_pool3d_backward.grad_input(
+        _images(x)[1], _images(x)[0], [2, 3, 2], [2, 3, 2], [0, 0, 0], False, True, None,
+        grad_input=out,
+    ),
+    "fractional": lambda x, out: aten.fractional_max_pool3d_backward.grad_input(
+        _images(x)[1], _images(x)[0], [1, 1, 1], [1, 1, 1], _images(x)[2], grad_input=out
+    ),
+    "bicubic": lambda x, out: aten.upsample_bicubic2d_backward.grad_input(
+        x.view(1, 2, 3, 4)[:, :, :1, :2], [1, 2], [1, 2, 3, 4], False, grad_input=out
+    ),
+}  # fmt: skip
+SHAPES = {"softmax": (2, 12), "log_softmax": (2, 12), "bicubic": (1, 2, 3, 4)}
+
+
+@pytest.mark.parametrize("mode", [*MODES, "graph"])
+@pytest.mark.parametrize("name", FLAT)
+def test_an_out_whose_memory_a_kernel_fills_in_order(name: str, mode: str) -> None:
+    """Whatever its strides: the CPU's kernels do not ask for them, and a plan does the same."""
+
+    def fill(x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        FLAT[name](x, out)
+        return out
+
+    torch._dynamo.reset()
+    run = torch.compile(fill, backend="tenon") if mode == "graph" else fill
+
+    def compute(device: torch.device) -> list:
+        found = []
+        for _ in range(3):
+            x = torch.arange(24.0).remainder(7).to(device)
+            shape = SHAPES.get(name, (1, 2, 2, 3, 2))
+            out = torch.zeros(shape[::-1], device=device).permute(*range(len(shape))[::-1])
+            found.append((fill if device.type == "cpu" else run)(x, out) * 2)
+        return found
+
+    with executing("auto" if mode == "graph" else mode):
+        same_on_both(compute)

@@ -128,6 +128,7 @@ LYING: dict[str, Op] = {
     "pow": lambda x, y: 2.0**x,
     "elu_backward": lambda x, y: aten.elu_backward(x, 1.0, 1.0, 1.0, False, y.expand(2, 4, 3)),
     "hardtanh_backward": lambda x, y: aten.hardtanh_backward(x, y.expand(2, 4, 3), -1.0, 1.0),
+    "trilinear": lambda x, y: aten._trilinear(x, y, y, [], [0], [0], [], 1),
     "dropout": lambda x, y: aten.native_dropout_backward(x, x > 0, 2.0),
     "one_hot": lambda x, y: F.one_hot((x > 0).long(), 3),
     "nonzero_static": lambda x, y: torch.nonzero_static(x, size=5),

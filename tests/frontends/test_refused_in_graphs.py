@@ -262,6 +262,10 @@ CONVERTED: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "cumsum": lambda x, out: torch.cumsum(x, 0, out=out),
     "arange": lambda x, out: torch.arange(0, 4, out=out[0]),
     "addcmul in place": lambda x, out: out.addcmul_(x, x),
+    "ldexp in place": lambda x, out: aten.ldexp_(out, x / 1e3),
+    "ldexp in place, as a method": lambda x, out: out.ldexp_(x / 1e3),
+    "addmv in place, as a function": lambda x, out: torch.addmv_(out[0], x, x[0]),
+    "ldexp in place, as an overload": lambda x, out: aten.ldexp_.default(out, x / 1e3),
 }
 
 

@@ -3,6 +3,9 @@
 import pytest
 import torch
 from against_cpu import assert_same
+from torch.utils._pytree import tree_leaves
+
+aten = torch.ops.aten
 
 import torch_tenon
 
@@ -223,3 +226,49 @@ def test_a_view_as_a_result_is_computed_with_what_it_is_of(name):
     (graph,) = found.graphs
     assert (graph.kernels, graph.calls) == (1, 0)
     assert_same(compiled(x.to("tenon")), f(x))
+
+
+def fused_step(op, p, g, m, v, step):
+    return op(
+        [p], [g], [m], [v], [], [step], lr=0.1, beta1=0.9, beta2=0.999, weight_decay=0.0, eps=1e-8,
+        amsgrad=False, maximize=False,
+    )  # fmt: skip
+
+
+COPIES = {
+    "adam": lambda x, n: fused_step(aten._fused_adam.default, x * 1, x, x, x.abs(), n),
+    "adamw": lambda x, n: fused_step(aten._fused_adamw.default, x, x * 1, x, x.abs(), n),
+    "sgd": lambda x, n: aten._fused_sgd.default(
+        [x * 1],
+        [x],
+        [x * 2],
+        weight_decay=0.0,
+        momentum=0.9,
+        lr=0.1,
+        dampening=0.0,
+        nesterov=False,
+        maximize=False,
+        is_first_step=True,
+    ),
+    "dropout": lambda x, n: aten.native_dropout.default(x, 0.5, False),
+    "native shuffle": lambda x, n: aten.native_channel_shuffle.default(x.view(1, -1, 1, 1), 1),
+    "shuffle": lambda x, n: aten.channel_shuffle.default(x.view(1, -1, 1, 1), 1),
+}
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_results_that_eager_code_copies_are_copies(name):
+    """Gradients that nothing scales, channels of one group: writing the one leaves the other."""
+
+    def f(x, n):
+        return COPIES[name](x, n)
+
+    x, n = torch.randn(6), torch.tensor(1.0)
+    found = []
+    for function, device in ((f, "cpu"), (torch.compile(f, backend="tenon"), "tenon")):
+        given, step = x.to(device, copy=True), n.to(device)
+        got = [t for t in tree_leaves(function(given, step)) if t.numel()]
+        for k, t in enumerate(got):
+            t.fill_(k)
+        found.append([given, *got])
+    assert_same(found[1], found[0])

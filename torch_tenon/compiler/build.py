@@ -210,7 +210,8 @@ class ProgramBuilder:
         except (BodyError, MemoryError):
             raise
         except Exception as error:
-            reason = why_not(str(op), error)
+            of_nothing = any(x.numel() == 0 for x in _values([positional, list(keywords.values())]))
+            reason = why_not(str(op), error, of_nothing)
             if held:  # what was written already is nobody's: the call reads what was there before
                 held[0].current = held[1]
             program.random_ops = random_ops

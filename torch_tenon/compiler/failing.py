@@ -16,11 +16,14 @@ log = logging.getLogger("torch_tenon.program")
 _failed: set[str] = set()  # ops whose lowering has failed in this process
 
 
-def why_not(op: str, error: BaseException) -> str:
+def why_not(op: str, error: BaseException, of_nothing: bool = False) -> str:
     """Why an op is a call, of the error that its lowering ended with. One that is no `CannotLower`
-    is a fault of the lowering's: it is counted, and logged the first time."""
+    is a fault of the lowering's: it is counted, and logged the first time. `of_nothing`: a tensor
+    has no elements, by whose number a mean divides."""
     if isinstance(error, NoLoops):
         return str(error)
+    if of_nothing and isinstance(error, ZeroDivisionError):
+        return "a mean of nothing"
     _C.count("failed_lowering", op, 0)
     if op not in _failed:
         _failed.add(op)

@@ -38,10 +38,11 @@ from torch_tenon.frontends.sizes import evaluator
 from torch_tenon.frontends.view_results import View
 from torch_tenon.frontends.written_results import writes_other_results
 from torch_tenon.ir.index import Expr, evaluate
+from torch_tenon.ops.batch_norms import is_surely
 from torch_tenon.ops.compositions import decompositions
 from torch_tenon.ops.derived_products import derived
 from torch_tenon.ops.lowerings.table import fits, has_narrow_numbers
-from torch_tenon.ops.traced import laid_out
+from torch_tenon.ops.traced import in_own_memory, laid_out
 from torch_tenon.ops.variants import known_of, overload
 from torch_tenon.targets.target import TargetError
 
@@ -336,7 +337,7 @@ def _autograd(forward: GraphCompiler, backward: GraphCompiler, inference: GraphC
 
 def _decompositions() -> dict[Any, Callable[..., Any]]:
     """The table that a trace decomposes ops by: what the target's library has stays whole."""
-    table = {op: _or_whole(op, _laid_out(op, f)) for op, f in decompositions().items()}
+    table = {op: _or_whole(op, _as_eager(op, f)) for op, f in decompositions().items()}
     library = devices.target().library
     for op in library:
         table.pop(overload(op), None)
@@ -344,10 +345,11 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
 
 
 @functools.cache
-def _laid_out(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, whose results lie as those of eager code."""
+def _as_eager(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, whose results lie as those of eager code, and in memory of their own."""
     rule = known_of(op).lies_as_on_cpu
-    return laid_out(op, function, rule) if rule not in ("", "kernel") else function
+    laid = laid_out(op, function, rule) if rule not in ("", "kernel") else function
+    return in_own_memory(op, laid)
 
 
 @functools.cache
@@ -360,7 +362,9 @@ def _or_whole(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return function(*args, **keywords)
         except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError) as error:
-            log.debug("%s", why_not(str(op), error))
+            given = [x for x in tree_leaves((args, keywords)) if isinstance(x, Tensor)]
+            of_nothing = any(is_surely(x.numel() == 0) for x in given)
+            log.debug("%s", why_not(str(op), error, of_nothing))
             return NotImplemented
 
     return run

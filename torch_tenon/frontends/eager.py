@@ -160,13 +160,15 @@ class _Window:
         # Of a functional op's result each element has a value of its own, computed before any is
         # written. Where elements share memory, what stays there is the kernel's to say.
         shared = any(_overlaps(arguments[i]) for i in written) or _reads_list(arguments, outs)
-        if functional is None or manifest.of(name).mutates or shared:
+        known = manifest.of(name)
+        of_nothing = known.takes_nothing and product(arguments[0][3]) == 0
+        if functional is None or known.mutates or shared or of_nothing:
             self._call_in_place(op, arguments, results)
             return
         # The CPU's kernel writes it in order; a plan that knew better would do something else.
-        if manifest.of(name).flat_out and not _is_contiguous(arguments[-1]):
+        if known.flat_out and not _is_contiguous(arguments[-1]):
             raise CannotLower(f"{name} takes what it writes for contiguous")
-        if manifest.of(name).sized_by_out and tuple(arguments[-1][3]) != tuple(arguments[0][3]):
+        if known.sized_by_out and tuple(arguments[-1][3]) != tuple(arguments[0][3]):
             raise CannotLower(f"{name} computes as much as what it writes had room for")
         self.program.origin = _origin(name)
         given = {

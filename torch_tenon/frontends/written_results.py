@@ -12,12 +12,13 @@ import operator
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
+from torch._ops import OpOverload, OpOverloadPacket
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
 from torch_tenon.frontends.in_place import is_known, out_arguments
+from torch_tenon.ops.variants import functional_of, known_of
 
 # Python's operators in place, by what they compute.
 _OPERATORS = {
@@ -47,7 +48,7 @@ def _converts(n: Node) -> bool:
     if n.op not in ("call_function", "call_method"):
         return False
     if out := out_arguments(n):
-        return _gives_another(n, out)
+        return _gives_another(n, out) or _fills_memory(n, out)
     functional = _functional(n)
     if functional is None:
         return False
@@ -73,6 +74,22 @@ def _gives_another(n: Node, out: dict[str, Any]) -> bool:
     return not all(_of_same_sizes(*pair) for pair in zip(found, written, strict=True))
 
 
+def _fills_memory(n: Node, out: dict[str, Any]) -> bool:
+    """Whether the CPU's kernel writes the memory of an `out` in order, which is not its elements'
+    order."""
+    apart = any(not t.is_contiguous() for t in _tensors(list(out.values())))
+    return apart and any(known_of(op).flat_out for op in _overloads(n.target))
+
+
+def _overloads(target: Any) -> list[OpOverload]:
+    """The ops that a node may call."""
+    if isinstance(target, OpOverload):
+        return [target]
+    name = getattr(target, "__name__", str(target))
+    packets = [getattr(torch.ops.aten, x, None) for x in (name, f"_{name}")]
+    return [getattr(p, x) for p in packets if p is not None for x in p.overloads()]
+
+
 def _of_same_sizes(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors have the same sizes. Where that depends on sizes of any value, the graph
     is for those that give the same answer."""
@@ -88,12 +105,12 @@ def _functional(n: Node) -> Any:
     if target in _OPERATORS:
         return _OPERATORS[target]
     if isinstance(target, OpOverload):
-        name, overload = target._schema.name.split("::")[-1], target._overloadname
-        packet = getattr(torch.ops.aten, name[:-1], None) if name.endswith("_") else None
-        return getattr(packet, overload, None)
-    if isinstance(target, str) and target.endswith("_") and not target.endswith("__"):
-        return getattr(torch.Tensor, target[:-1], None)
-    return None
+        return functional_of(target) if target._schema.name.endswith("_") else None
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    if not name.endswith("_") or name.endswith("__"):
+        return None
+    place = torch.ops.aten if isinstance(target, OpOverloadPacket) else torch
+    return getattr(torch.Tensor if isinstance(target, str) else place, name[:-1], None)
 
 
 def _results_of(function: Any, n: Node, kwargs: dict[str, Any]) -> list[torch.Tensor] | None:

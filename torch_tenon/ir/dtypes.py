@@ -33,7 +33,7 @@ def _entry(dtype: torch.dtype, short: str, kind: str, compute: object = None) ->
 
 
 class NoLoops(Exception):
-    """There are no loops over a dtype."""
+    """There are no loops: over a dtype, or into what has no elements."""
 
 
 class _Table(dict[torch.dtype, DType]):

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from torch_tenon.ir import complex_numbers
-from torch_tenon.ir.dtypes import compute_dtype
+from torch_tenon.ir.dtypes import NoLoops, compute_dtype
 from torch_tenon.ir.index import Expr, Index, Symbol, nonnegative, symbols, var
 from torch_tenon.ir.scalar_ops import OPS, RANDOM_NUMBERS
 from torch_tenon.ir.sixteen_bits import (
@@ -304,11 +304,11 @@ class _Ops:
         """An integer scalar as an index into `size` elements, checked when the loop runs.
 
         `message` names the error that the host raises (see `check`); with `wrap`, negative values
-        count from the end, as in Python. Raises IndexError for no elements: where a check fails,
-        the kernel goes on with the first.
+        count from the end, as in Python. Raises NoLoops for no elements: where a check fails, the
+        kernel goes on with the first.
         """
         if isinstance(size, int) and size == 0:
-            raise IndexError("an index into nothing")
+            raise NoLoops("an index into nothing")
         x = self.to(x, torch.int64)
         if wrap:
             x = self.where(self.lt(x, 0), self.add(x, self.index(size)), x)

@@ -1,7 +1,8 @@
 """Batch norms, where PyTorch's decomposition gives other numbers than its CPU.
 
 The CPU's kernel makes a factor and a summand of each channel: `x * scale + shift`, where `scale`
-is `weight / deviation`, and `shift` is `bias - mean * scale`.
+is `weight / deviation`, and `shift` is `bias - mean * scale`. In training it computes with the
+statistics that it saves, which are rounded to the dtype of the weights.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import torch
 from torch import Tensor
 from torch._prims_common import get_computation_dtype
 from torch._prims_common import is_contiguous_for_memory_format_or_false as is_surely_dense
+
+from torch_tenon.ir.sixteen_bits import rounded_number
 
 _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 """The order of memory that the kernel takes as well, by the number of dimensions."""
@@ -27,25 +30,30 @@ def as_on_the_cpu(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
         given = dict(zip(names, args, strict=False)) | keywords
         x, weight, bias = (given[name] for name in ("input", "weight", "bias"))
         training = given.get("training", trains)
-        if training and is_surely(x.numel() == 0):
-            return NotImplemented
-        found = function(*args, **keywords)
+        if training and is_surely(x.numel() <= x.shape[1]):
+            return NotImplemented  # of one number to a channel the spread is divided by 0
+        vectors = [given.get(name) for name in ("weight", "bias", "running_mean", "running_var")]
+        dtype = next((v.dtype for v in vectors if v is not None), x.dtype)
+        is_dense, has_own_scale = _lie_densely(x, vectors), training and _is_0(given["eps"])
+        has_rounded_sums = training and is_dense and dtype is torch.bfloat16 and not has_own_scale
+        found = function(**given | {"eps": 0.0} if has_rounded_sums else given)
         if found is NotImplemented:
             return found
         result, *saved = found
-        has_own_scale = training and _is_0(given["eps"])
         if has_own_scale:
             saved[:2] = _without_eps(x, saved[1].dtype)
-        vectors = [given.get(name) for name in ("weight", "bias", "running_mean", "running_var")]
+        elif has_rounded_sums:
+            saved[1] = _of_rounded_sums(saved[1], x.numel() // x.shape[1], given["eps"])
         wide = get_computation_dtype(x.dtype)
-        if _lie_densely(x, vectors):
-            mean, scale = saved[:2] if training else _moving(given, wide)
+        if is_dense:
+            rounded = (v.to(dtype).to(wide) for v in saved[:2])
+            mean, scale = rounded if training else _moving(given, wide)
             result = _normalized(x, mean, scale, weight, bias)
         elif x.dtype.itemsize == 2 and all(v is None or v.dtype is x.dtype for v in vectors):
             rounded = (v.to(x.dtype) for v in saved[:2])
             mean, scale = rounded if training else _moving(given, x.dtype)
             result = _in_steps(x, mean, scale, weight, bias)
-        return result, *_as_saved(op, given, training, saved)
+        return result, *_as_saved(op, given, training, dtype, saved)
 
     return run
 
@@ -79,6 +87,15 @@ def _without_eps(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return mean.to(dtype), torch.where(variance == 0, 0.0, variance.rsqrt()).to(dtype)
 
 
+def _of_rounded_sums(scale: Tensor, count: Any, eps: float) -> Tensor:
+    """The inverse of the deviation, by that without `eps`. The kernel has the sum of squares, how
+    many there are, and their quotient in bfloat16."""
+    total = (count / (scale * scale)).bfloat16()
+    if isinstance(count, int):
+        count = rounded_number(count, torch.bfloat16)
+    return torch.rsqrt((total / count).to(scale.dtype) + eps)
+
+
 def _moving(given: dict[str, Any], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """The moving mean, and the inverse of the deviation, computed in a dtype."""
     mean, variance = (given[name].to(dtype) for name in ("running_mean", "running_var"))
@@ -101,15 +118,15 @@ def _normalized(
     return ((x - start) * scale + end).to(x.dtype)
 
 
-def _as_saved(op: Any, given: dict[str, Any], training: bool, saved: list[Any]) -> list[Any]:
-    """Statistics as the CPU's kernel saves them: none without training, else in the dtype of the
-    numbers where the weights have that as well. Moving ones keep their dtype, and nothing has
-    none."""
-    x, weight = given["input"], given["weight"]
-    dtype = x.dtype if weight is None else weight.dtype
+def _as_saved(
+    op: Any, given: dict[str, Any], training: bool, dtype: torch.dtype, saved: list[Any]
+) -> list[Any]:
+    """Statistics as the CPU's kernel saves them: none without training, else in `dtype`, that of
+    the weights. Moving ones keep their dtype, and nothing has none."""
+    x = given["input"]
     if not training:
         saved[:2] = x.new_empty(0, dtype=dtype), x.new_empty(0, dtype=dtype)
-    elif dtype is x.dtype:
+    else:
         saved[:2] = saved[0].to(dtype), saved[1].to(dtype)
     if "functional" in op.name():
         moving = given["running_mean"], given["running_var"]
@@ -128,6 +145,56 @@ def _in_steps(
     found = (x - of_channels(mean)) * of_channels(scale)
     found = found if weight is None else found * of_channels(weight)
     return found if bias is None else found + of_channels(bias)
+
+
+def gradients_as_on_the_cpu(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, which is PyTorch's decomposition of a batch norm's gradients; of 16-bit numbers
+    that lie apart each step is rounded."""
+    names = [a.name for a in op._schema.arguments]
+    statistics = ("weight", "running_mean", "running_var", "save_mean", *names[6:7])
+
+    def run(*args: Any, **keywords: Any) -> Any:
+        given = dict(zip(names, args, strict=False)) | keywords
+        g, x = given["grad_out"], given["input"]
+        vectors = [given[name] for name in statistics]
+        alike = all(v is None or v.dtype is x.dtype for v in (g, *vectors))
+        if x.dtype.itemsize != 2 or not alike or _lie_alike(g, x):
+            return function(*args, **keywords)
+        weight, mean, variance, *saved = vectors
+        training: bool = given["train" if "train" in given else "update"]
+        if training:
+            mean, scale = saved
+        else:
+            scale = torch.rsqrt(variance.float() + given["eps"]).to(x.dtype)
+        return _gradients_in_steps(g, x, mean, scale, weight, training)
+
+    return run
+
+
+def _lie_alike(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are dense in the same order of memory."""
+    formats = [torch.contiguous_format, *([_FORMATS[a.dim()]] if a.dim() in _FORMATS else [])]
+    return any(all(is_surely_dense(t, memory_format=f) for t in (a, b)) for f in formats)
+
+
+def _gradients_in_steps(
+    g: Tensor, x: Tensor, mean: Tensor, scale: Tensor, weight: Tensor | None, training: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of the numbers, of the weight and of the bias."""
+    dims, count = [0, *range(2, x.dim())], x.numel() // x.shape[1]
+
+    def of_channels(v: Tensor) -> Tensor:
+        return v.view(-1, *[1] * (x.dim() - 2))
+
+    total, centred = g.sum(dims), x - of_channels(mean)
+    product = (centred * g).sum(dims, dtype=torch.float32)
+    found = g
+    if training:
+        slope = product.to(x.dtype) * scale * scale / count
+        found = g - of_channels(total / count) - centred * of_channels(slope)
+    found = found * of_channels(scale)
+    found = found if weight is None else found * of_channels(weight)
+    return found, (product * scale).to(x.dtype), total
 
 
 def _in_memory(x: Tensor) -> Tensor:

@@ -72,9 +72,13 @@ def _all() -> dict[Any, Callable[..., Any]]:
         known = known_of(op)
         if known.decomposition_except:
             table[op] = _not_of(known.decomposition_except, op, function)
+        has_mask = any(a.name == "output_mask" for a in op._schema.arguments)
         if known.batch_norm:
-            table[op] = batch_norms.as_on_the_cpu(op, function)
-        if any(a.name == "output_mask" for a in op._schema.arguments):
+            of_the_cpu = (
+                batch_norms.gradients_as_on_the_cpu if has_mask else batch_norms.as_on_the_cpu
+            )
+            table[op] = of_the_cpu(op, function)
+        if has_mask:
             table[op] = _as_asked(op, table[op])
     table.update((op, in_steps(op, table[op])) for op in STEPS)
     table.update(COMPOSITIONS)
@@ -415,7 +419,9 @@ def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
 @composition(aten._pdist_forward.default)
 def pdist(x: Tensor, p: float = 2.0) -> Tensor:
     """Distances between the rows of x, each pair once. The greatest difference is NaN if one is,
-    which that of `cdist` is not."""
+    which that of `cdist` is not. Powers that `cdist` refuses are the kernel's."""
+    if not p >= 0:
+        return NotImplemented
     i, j = torch.triu_indices(x.shape[0], x.shape[0], 1, device=x.device).unbind(0)
     if p == math.inf and x.shape[1] != 0:
         return (x[i] - x[j]).abs().amax(-1)
@@ -446,6 +452,7 @@ def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, **where: An
     """Numbers with equal steps (steps), of which the second half is counted from the end. PyTorch's
     decomposition counts the middle one from the start, which shows where an end is infinite, and
     takes no tensors for ends where no device is named."""
+    start, end = (int(x) if isinstance(x, bool) else x for x in (start, end))  # tensors take none
     wanted = dtype or torch.get_default_dtype()
     excluded = known_of(aten.linspace.default).decomposition_except
     if str(wanted).removeprefix("torch.") in excluded:

@@ -56,11 +56,13 @@ class Entry(NamedTuple):
     host_arguments: tuple[str, ...] = ()
     mutates: tuple[str, ...] = ()
     host_layouts: tuple[str, ...] = ()
+    shares: bool = False
     replaces: bool = False
     partial: bool = False
     whole: bool = False
     flat_out: bool = False
     sized_by_out: bool = False
+    takes_nothing: bool = False
     uninitialised: bool = False
     quantised: bool = False
     of_memory: bool = False

@@ -39,8 +39,13 @@ def steps(
     return enter
 
 
-def _floats(args: Sequence[Any]) -> set[torch.dtype]:
-    return {a.dtype for a in args if isinstance(a, Tensor) and a.dtype.is_floating_point}
+def _fractions(args: Sequence[Any]) -> set[torch.dtype]:
+    """The dtypes of fractions among tensors. One without dimensions that is real takes the dtype of
+    those with some."""
+    tensors = [a for a in args if isinstance(a, Tensor)]
+    found = [a for a in tensors if a.is_floating_point() or a.is_complex()]
+    decisive = {a.dtype for a in found if a.dim() or a.is_complex()}
+    return decisive or {a.dtype for a in found}
 
 
 def _of_one_dtype(function: Composition) -> Composition:
@@ -48,7 +53,7 @@ def _of_one_dtype(function: Composition) -> Composition:
     op that it is for where these are of two dtypes, whose results are wider."""
 
     def run(*args: Any, **keywords: Any) -> Any:
-        dtypes = _floats(args)
+        dtypes = _fractions(args)
         if len(dtypes) > 1:
             return NotImplemented
         (dtype,) = dtypes
@@ -62,14 +67,24 @@ def in_steps(op: Any, otherwise: Composition) -> Composition:
     function, dtypes, whole = STEPS[op]
 
     def run(*args: Any, **keywords: Any) -> Any:
-        given = _floats(args)
+        given = _fractions(args)
         if given <= set(dtypes) and (given or whole):
             found = function(*args, **keywords)
             if found is not NotImplemented:
                 return found
-        return otherwise(*args, **keywords)
+        return otherwise(*_alike(args), **keywords)
 
     return run
+
+
+def _alike(args: Sequence[Any]) -> list[Any]:
+    """The arguments, of which tensors of fractions without dimensions are of the dtype of others
+    with some: so the CPU's kernels take them, and round once more."""
+    dtypes = _fractions(args)
+    if len(dtypes) != 1:
+        return list(args)
+    (dtype,) = dtypes
+    return [a.to(dtype) if isinstance(a, Tensor) and a.is_floating_point() else a for a in args]
 
 
 def in_float32(function: Composition) -> Composition:

@@ -22,7 +22,7 @@ from torch._subclasses.fake_impls import op_implementations_dict
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from torch_tenon.ops.variants import refused_dtype
+from torch_tenon.ops.variants import known_of, refused_dtype
 
 _GRADIENTS = DispatchKey.AutogradPrivateUse1
 _IMPLICIT = DispatchKey.CompositeImplicitAutograd
@@ -67,18 +67,20 @@ def lies_as_on_the_cpu(op: Any, rule: str) -> None:
     ops it takes its reference in Python, whose results lie otherwise than the kernel's.
     """
     if rule == "kernel":
-        op_implementations_dict[op] = _on_the_cpu(op_implementations_dict[op])
+        op_implementations_dict[op] = _on_the_cpu(op_implementations_dict.get(op))
         return
     if op not in op_implementations_dict and _IMPLICIT not in op.py_kernels:
         op_implementations_dict[op] = _by_rule(rule)
-    # What stands in comes of PyTorch's decomposition where there is one, which keeps the operands'.
-    if rule == "in order" and op in decomposition_table and op not in meta_table:
+    # What stands in comes of PyTorch's decomposition where there is one, which keeps the operands',
+    # and gives its input where that is the result.
+    if rule in ("in order", "input") and op in decomposition_table and op not in meta_table:
         decomposition_table[op] = _of_the_device(op, decomposition_table[op], rule)
     above = op.py_kernels.get(DispatchKey.Autograd, op.py_kernels.get(_IMPLICIT))
     if above is None and op._can_decompose():
         above = functools.partial(op._op_dk, _IMPLICIT)
     if above is not None and _GRADIENTS not in op.py_kernels:
-        above_gradients(op, laid_out(op, _of_taken_dtypes(op, above), rule))
+        laid = laid_out(op, _of_taken_dtypes(op, above), rule)
+        above_gradients(op, in_own_memory(op, laid))
 
 
 def _of_taken_dtypes(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -94,7 +96,7 @@ def _of_taken_dtypes(op: Any, function: Callable[..., Any]) -> Callable[..., Any
 
 def _of_the_device(op: Any, function: Callable[..., Any], rule: str) -> Callable[..., Any]:
     """PyTorch's decomposition, with results as the rule has them where tensors are the device's."""
-    laid = laid_out(op, function, rule)
+    laid = in_own_memory(op, laid_out(op, function, rule))
 
     @functools.wraps(function)
     def run(*args: Any, **keywords: Any) -> Any:
@@ -133,6 +135,40 @@ def laid_out(op: Any, function: Callable[..., Any], rule: str) -> Callable[..., 
     return run
 
 
+def in_own_memory(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that computes an op, with copies of results that are arguments of its, or other
+    results: those of the op itself are tensors of their own."""
+    schema = getattr(op, "_schema", None)
+    if schema is None or schema.is_mutable or known_of(op).shares:
+        return function
+    if any(r.alias_info is not None for r in schema.returns):
+        return function
+
+    @functools.wraps(function)
+    def run(*args: Any, **keywords: Any) -> Any:
+        found = function(*args, **keywords)
+        if found is NotImplemented:
+            return found
+        taken = set(map(_memory, tree_leaves((args, keywords))))
+
+        def own(t: Tensor) -> Tensor:
+            memory = _memory(t)
+            if memory is not None and memory in taken:
+                return t.clone()
+            taken.add(memory)
+            return t
+
+        return tree_map_only(Tensor, own, found)
+
+    return run
+
+
+def _memory(x: Any) -> int | None:
+    """What tells whether two tensors share memory; None for what has none."""
+    is_dense = isinstance(x, Tensor) and x.layout is torch.strided
+    return x.untyped_storage()._cdata if is_dense else None
+
+
 def _input(op: Any, args: Sequence[Any], keywords: dict[str, Any]) -> Tensor:
     """The tensor that an op is of: of a gradient's, not the gradient that comes in."""
     names = [a.name for a in op._schema.arguments]
@@ -164,14 +200,14 @@ def _by_rule(rule: str) -> Callable[..., Any]:
         _asked.on = True
         try:
             with mode:
-                return laid_out(op, op, rule)(*args, **keywords)
+                return in_own_memory(op, laid_out(op, op, rule))(*args, **keywords)
         finally:
             _asked.on = False
 
     return run
 
 
-def _on_the_cpu(usual: Callable[..., Any]) -> Callable[..., Any]:
+def _on_the_cpu(usual: Callable[..., Any] | None) -> Callable[..., Any]:
     def run(mode: FakeTensorMode, op: Any, *args: Any, **keywords: Any) -> Any:
         def moved(x: Tensor, device: torch.device | str) -> Tensor:
             return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device)
@@ -179,14 +215,14 @@ def _on_the_cpu(usual: Callable[..., Any]) -> Callable[..., Any]:
         given = [x for x in tree_leaves((args, keywords)) if isinstance(x, FakeTensor)]
         devices = dict.fromkeys(x.fake_device for x in given)
         device = next((d for d in devices if d.type == "tenon"), None)
-        if device is None:
-            return usual(mode, op, *args, **keywords)
+        if device is None:  # without an entry PyTorch goes on as ever
+            return usual(mode, op, *args, **keywords) if usual else NotImplemented
         if len(devices) > 1:
             raise RuntimeError(f"{op}: its tensors are on {' and '.join(map(str, devices))}")
         with mode:
             args, keywords = tree_map_only(Tensor, lambda x: moved(x, "cpu"), (args, keywords))
-        found = usual(mode, op, *args, **keywords)
         with mode:
+            found = usual(mode, op, *args, **keywords) if usual else op(*args, **keywords)
             return tree_map_only(Tensor, lambda x: moved(x, device), found)
 
     return run

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tests.against_cpu import assert_same, executing
-from tests.ops.lowerings.by_plan import on_tenon, same_by_plans
+from tests.ops.lowerings.by_plan import compiled, on_tenon, same_by_plans
 
 pytestmark = needs.plans
 
@@ -88,3 +88,16 @@ def test_all_results_of_bags(mode: int, forward_only: bool) -> None:
     with executing("compiled"):  # a trace has other sizes for what nobody needs
         for _ in range(3):
             assert_same(compute(*on_tenon(given)), compute(*given))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("mode", [0, 1, 2])
+def test_all_results_of_a_graph_have_the_sizes_of_eager_code(mode: int, dtype: torch.dtype) -> None:
+    """Also those that nobody reads: PyTorch's trace takes any other device for CUDA."""
+
+    def compute(table: Tensor, i: Tensor, ends: Tensor) -> Any:
+        return torch.ops.aten._embedding_bag_forward_only(table, i, ends, False, mode)
+
+    given = torch.rand(5, 3, dtype=dtype), torch.tensor([1, 2, 0, 3]), torch.tensor([0, 2])
+    got, want = compiled(compute)(*on_tenon(given)), compute(*given)
+    assert [t.shape for t in got] == [t.shape for t in want]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 from typing import Any
 
@@ -118,3 +119,21 @@ def test_at_sizes(padding: str, align: bool) -> None:
         return [torch.randn(2, 3, n, n + 1), torch.randn(2, 2, 3) * 3]
 
     same_at_sizes(compute, make, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("wanted", [[True, False], [False, True], [False, False]])
+@pytest.mark.parametrize("mode", [0, 1])
+def test_gradients_of_a_grid_that_nobody_wants(
+    mode: int, wanted: list[bool], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The CPU's kernel computes them all the same: a plan that had none failed."""
+
+    def compute(x: torch.Tensor, grid: torch.Tensor) -> list[torch.Tensor]:
+        g = torch.ones_like(x)
+        found = aten.grid_sampler_2d_backward(g, x, grid, mode, 0, False, wanted)
+        return [t for t in found if t is not None]
+
+    x, grid = image(2, torch.float32), torch.rand(1, 5, 7, 2) * 2 - 1
+    with caplog.at_level(logging.WARNING, "torch_tenon.program"):
+        same_by_plans(compute, x, grid, rtol=1e-4, atol=1e-5)
+    assert not caplog.records

@@ -415,6 +415,19 @@ def test_progressions_of_whole_numbers_between_fractions(dtype: torch.dtype) -> 
     same_by_plans(progressions, torch.ones(1))
 
 
+def test_progressions_between_truth_values() -> None:
+    def progressions(truth: Tensor) -> list[Tensor]:
+        how: Any = {"device": truth.device}
+        return [
+            torch.linspace(0, False, 2, **how),
+            torch.linspace(True, truth, 3, **how),
+            torch.logspace(False, truth, 3, base=2.0, **how),
+            torch.logspace(True, False, 2, **how),
+        ]
+
+    same_by_plans(progressions, torch.tensor(True))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_long_whole_numbers_are_rounded_once(dtype: torch.dtype) -> None:

@@ -13,12 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.against_cpu import executing
+from tests.against_cpu import assert_same, executing
 from tests.ops.lowerings.by_plan import (
     compiled,
     on_tenon,
     same_by_plans,
     same_error_by_plans,
+    same_gradients,
 )
 
 pytestmark = needs.plans
@@ -473,6 +474,41 @@ def test_dtypes_that_have_none_in_common(caplog: pytest.LogCaptureFixture) -> No
     assert "failed" not in caplog.text
 
 
+def test_an_index_into_nothing_is_no_fault(caplog: pytest.LogCaptureFixture) -> None:
+    """The lowering of a gradient without elements cannot write, and its call writes nothing."""
+
+    def compute(g: Tensor) -> Tensor:
+        return aten.replication_pad1d_backward(g, g.new_zeros(7, 2, 0), [1, 1])
+
+    with caplog.at_level(logging.WARNING, "torch_tenon.program"):
+        same_by_plans(compute, torch.ones(7, 2, 2))
+    assert "failed" not in caplog.text
+
+
+def test_the_spread_of_one_number_to_a_channel_is_no_fault(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def compute(x: Tensor, w: Tensor) -> Any:
+        return aten._native_batch_norm_legit_functional(x, w, w, w, w, True, 0.5, 1e-3)
+
+    with caplog.at_level(logging.WARNING, "torch_tenon.program"), executing("compiled"):
+        for dtype in (torch.float32, torch.bfloat16):
+            given = torch.randn(1, 5).to(dtype), torch.rand(5).to(dtype)
+            for _ in range(3):  # PyTorch's own trace divides by 0
+                assert_same(compute(*on_tenon(given)), compute(*given))
+    assert "failed" not in caplog.text
+
+
+@pytest.mark.parametrize("p", [-1.0, -inf, nan])
+def test_powers_that_distances_between_all_rows_refuse(
+    p: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    x = torch.rand(4, 5)
+    with caplog.at_level(logging.WARNING, "torch_tenon.program"):
+        same_by_plans(lambda x: aten._pdist_forward(x, p), x, rtol=1e-6)
+    assert "failed" not in caplog.text
+
+
 OF_NUMBERS: list[Callable[[Tensor], Tensor]] = [
     *(torch.floor, torch.ceil, torch.trunc, torch.round, torch.abs, torch.frac),
     *(lambda x: torch.gcd(x, x), lambda x: torch.lcm(x, x), lambda x: torch.pow(x, x)),
@@ -531,3 +567,13 @@ OF_UNSIGNED: list[Callable[[Tensor], Any]] = [
 @pytest.mark.parametrize("k", range(len(OF_UNSIGNED)))
 def test_ops_on_whole_numbers_without_sign(k: int, dtype: torch.dtype) -> None:
     _as_on_the_cpu(OF_UNSIGNED[k], torch.tensor([[0, 1, 2], [3, 1, 0], [1, 2, 7]]).to(dtype))
+
+
+@pytest.mark.parametrize("loss", [F.soft_margin_loss, F.smooth_l1_loss])
+def test_gradients_of_a_mean_of_nothing_are_no_fault(
+    loss: Callable[..., Tensor], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Decompositions divide by how many elements there are."""
+    with caplog.at_level(logging.WARNING, "torch_tenon.program"):
+        same_gradients(lambda x: loss(x, torch.ones_like(x)), torch.empty(0, 3))
+    assert "failed" not in caplog.text

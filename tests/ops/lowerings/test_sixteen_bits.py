@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from against_cpu import executing
 
-from tests.ops.lowerings.by_plan import same_by_plans
+from tests.ops.lowerings.by_plan import same_by_plans, same_gradients
 from torch_tenon import _C
 
 pytestmark = needs.plans
@@ -376,3 +376,75 @@ def test_batch_norms_of_what_lies_apart(training: bool, dtype: torch.dtype) -> N
 
     # A mean that is rounded otherwise moves all that is computed of it.
     same_by_plans(compute, x, *vectors, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("count", [1, 12, 1027])
+def test_batch_norms_compute_with_the_statistics_that_they_save(
+    count: int, dtype: torch.dtype
+) -> None:
+    """The CPU's kernel rounds the mean and the deviation first, and sums of squares in bfloat16.
+    Weights or moving statistics of 32 bits let it round nothing."""
+    generator = torch.Generator().manual_seed(3)
+    x = (torch.randn(3, 4, count, generator=generator) * 0.3 + 2).to(dtype)
+    vectors = torch.rand(4, 4, generator=generator).add(0.5).to(dtype)
+
+    def compute(x: torch.Tensor, vectors: torch.Tensor) -> Results:
+        w, c, m, v = vectors
+        found = []
+        for y in (x, x[..., None].contiguous(memory_format=torch.channels_last)):
+            found += torch.native_batch_norm(y, w, c, None, None, True, 0.1, 1e-3)
+            found += torch.native_batch_norm(y, w, None, m.clone(), v.clone(), True, 0.1, 1e-3)
+            wide = [m.float(), v.float()]
+            found += torch.native_batch_norm(y, None, None, *wide, True, 0.1, 1e-3)
+        return found
+
+    digits = (
+        {"rtol": 1e-3, "atol": 1e-3} if dtype is torch.float16 else {"rtol": 4e-3, "atol": 1e-3}
+    )
+    same_by_plans(compute, x, vectors, **digits)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("training", [False, True])
+def test_gradients_of_batch_norms_of_what_lies_apart(training: bool, dtype: torch.dtype) -> None:
+    """The CPU's kernel rounds each step. Of two numbers to a channel nothing is left but that."""
+    generator = torch.Generator().manual_seed(4)
+    x = torch.randn(2, 5, 6, generator=generator).to(dtype)
+    vectors = torch.rand(4, 5, generator=generator).add(0.5).to(dtype)
+
+    def compute(x: torch.Tensor, vectors: torch.Tensor) -> Results:
+        w, c, m, v = (t.clone() for t in vectors)
+        two = F.batch_norm(x[..., 0], m.clone().detach(), v.clone().detach(), w, c, training)
+        return [two, F.batch_norm(x[..., ::2], m.detach(), v.detach(), None, None, training)]
+
+    same_gradients(compute, x, vectors, rtol=1e-3, atol=2e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.float32])
+def test_steps_of_16_bit_numbers_beside_others(dtype: torch.dtype) -> None:
+    """Nothing is rounded to 16 bits there: imaginary parts were lost."""
+    y = torch.tensor([-3.25, 0.5], dtype=torch.float16)
+    g = torch.tensor([1 + 1j, 2 - 3j])
+    g = g if dtype.is_complex else g.real.clone()
+    same_by_plans(aten.sigmoid_backward, g, y, rtol=2e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("other", [torch.float32, torch.float64])
+def test_steps_of_16_bit_numbers_and_one_number_of_another_dtype(
+    other: torch.dtype, dtype: torch.dtype
+) -> None:
+    """The CPU's kernels round that to 16 bits first: it was taken as it is, and no step rounded."""
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(300, generator=generator).mul(1.5).to(dtype)
+
+    def compute(x: torch.Tensor, t: torch.Tensor) -> Results:
+        return [
+            aten.huber_loss(x, t, 0, 0.7), aten.smooth_l1_loss(x, t, 0, 0.7),
+            aten.mse_loss(x, t, 0), aten.mse_loss_backward(t, x, x * 2, 0),
+            torch.special.xlog1py(x, t), aten.sigmoid_backward(t, x),
+            aten.logit_backward(t, x, 0.1),
+        ]  # fmt: skip
+
+    same_by_plans(compute, x, torch.tensor(0.7231, dtype=other))

@@ -201,6 +201,7 @@ def _backward(
     sampler = _Sampler(x, grid, mode, padding, align, backward=True)
     wide = sampler.wide
     found: list[Value | None] = [None, None]
+    has_slopes = b.results[1] is not None  # the kernel gives them whether they are wanted or not
     if wanted[0]:
         target = filled(b, x.sizes, 0, wide)
         layout = target.layout
@@ -214,9 +215,9 @@ def _backward(
 
             target = scatter_node(b, target, store, x.sizes[:2], g.sizes[2:], "sum")
         found[0] = cast(target, x.dtype)
-    if wanted[1] and mode == NEAREST:
+    if has_slopes and mode == NEAREST:
         found[1] = constant(grid.sizes, 0, grid.dtype)
-    elif wanted[1]:
+    elif has_slopes:
 
         def slope(p: list[Index], r: list[Index]) -> Scalar:
             terms = []

@@ -369,8 +369,9 @@ def _product(d: Drawing) -> None:
     if added:
         d.shape = list(total)
         d.given[tensors.pop(0)] = d.tensor(total) if d.op.endswith("_.default") else d.like(total)
-    d.given[tensors[0]] = d.tensor(one)
-    d.given[tensors[1]] = d.tensor(two)
+    # Where products leave the range, a library's order of sums makes infinity or NaN.
+    d.given[tensors[0]] = d.tensor(one, None, d.some(domains.is_moderate))
+    d.given[tensors[1]] = d.tensor(two, None, d.some(domains.is_moderate))
     d.shape = list(total)
 
 
@@ -411,6 +412,14 @@ def _rows(d: Drawing) -> None:
     d.given["x2"] = d.tensor([*d.shape[:-2], d.size(16), d.shape[-1]])
     d.given["p"] = d.one((2.0, 0.0, 1.0, 0.5, 3.0, domains.inf))
     d.given["compute_mode"] = d.one((None, 0, 1, 2))
+
+
+@rule("_euclidean_dist", 2, 2)
+def _distances_of_fractions(d: Drawing) -> None:
+    """`cdist`, which alone calls it, takes no whole numbers."""
+    d.dtype = d.one(domains.FLOATS)
+    d.given["x1"] = d.tensor(d.shape)
+    d.given["x2"] = d.tensor([d.size(16), d.shape[1]])
 
 
 @rule("renorm", 2, 4)
@@ -472,14 +481,37 @@ UNCHECKED.update(_POLYNOMIALS.split())
 
 @rule(_POLYNOMIALS)
 def _polynomial(d: Drawing) -> None:
-    """A degree is as many steps, and billions of them are minutes."""
+    """A degree is as many steps, and billions of them are minutes. Of NaN some of the CPU's loops
+    give what their memory held."""
     kinds = {a.name: str(a.type) for a in d.schema.arguments}
     if kinds["n"] == "number":
         d.given["n"] = d.one((0, 1, 2, 3, 5, -1, 7.5, 64, 100, True, domains.inf, -domains.inf))
-        return
     if kinds["x"] == "Tensor":
-        d.given["x"] = d.tensor(d.shape)
+        d.given["x"] = d.tensor(d.shape, None, d.some(domains.is_number))
+    if kinds["n"] == "number":
+        return
     d.given["n"] = d.tensor(d.shape, None, (0, 1) if d.dtype == "bool" else (0, 1, 2, 3, 5, 64))
+
+
+@rule("special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1")
+def _bessel(d: Drawing) -> None:
+    """Of large numbers the CPU's have no right digit, see conformance.md."""
+    d.given["self"] = d.tensor(d.shape, None, d.some(domains.is_moderate))
+
+
+@rule("masked_scatter_backward", 0, 4)
+def _masked_gradient(d: Drawing) -> None:
+    """The source, of which this is the gradient, has a number for each place at least."""
+    d.given["grad_output"] = d.tensor(d.shape)
+    d.given["mask"] = d.tensor(d.shape, "bool")
+    d.given["sizes"] = [n.json() for n in d.shape]
+
+
+@rule("polygamma")
+def _polygamma(d: Drawing) -> None:
+    """PyTorch cuts a degree to 32 bits."""
+    d.given["n"] = d.one((1, 0, 2, 3, 5, 64, 100, *(() if d.right else (-1, -100))))
+    d.given["self"] = d.tensor(d.shape)
 
 
 @rule("trace tril triu", 2, 4)

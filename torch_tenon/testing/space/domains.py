@@ -6,6 +6,7 @@ The first of each list is the simplest, which is what a failing call is made to 
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import torch
@@ -80,6 +81,16 @@ def palette_of(dtype: str) -> tuple[Any, ...]:
     low, high = torch.iinfo(kind).min, torch.iinfo(kind).max
     wanted = (1, 2, 0, 3, -1, 5, 7, -2, 10, 100, high, low, high - 1, 255, 65)
     return tuple(x for x in wanted if low <= x <= high)
+
+
+def is_number(x: Any) -> bool:
+    """Whether an element is no NaN."""
+    return not isinstance(x, float) or not math.isnan(x)
+
+
+def is_moderate(x: Any) -> bool:
+    """Whether an element's square is within float32's range, or it has none."""
+    return not isinstance(x, float) or not math.isfinite(x) or abs(x) < 1e18
 
 
 def _are_denormals_numbers() -> bool:

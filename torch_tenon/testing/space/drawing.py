@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
+from torch_tenon.ops import manifest
 from torch_tenon.testing.space import domains
 from torch_tenon.testing.space.case import Data
 from torch_tenon.testing.space.ops import base_name, named
@@ -126,6 +127,11 @@ class Drawing:
         if self.chance(2):
             return [self.one(all_of) for _ in range(self.whole(1, 5))]
         return list(plain[: self.whole(1, len(plain))])
+
+    def some(self, are: Callable[[Any], bool], dtype: str | None = None) -> list[Any]:
+        """Some of the numbers of a dtype for which `are` holds."""
+        found = [x for x in domains.palette_of(dtype or self.dtype) if are(x)]
+        return [self.one(found) for _ in range(self.whole(1, 5))]
 
     def _layout(self, shape: Sequence[Size], dtype: str) -> Data:
         found: Data = {}
@@ -310,11 +316,15 @@ class Drawing:
         """A tensor to write a result to."""
         shapes: list[Shape] = [[Size.of(0)], self.shape, self.reduced()]
         dtype = self._dtype_of_out(name) if not self.chance(3) else self.one(domains.DTYPES)
+        if self.name in ("any", "all") and dtype == "uint8":
+            dtype = "bool"  # the CPU makes numbers bytes first, and of 0.1 or 256 a 0
         # Where elements wait for each other, what one writes another may read or not.
         pointwise = torch.Tag.pointwise in named(self.op).tags
         if self.tensors and pointwise and self.chance(12):
             return {"tensor": 0}
-        return self.tensor(self.one(shapes), dtype)
+        # One that is filled in the order of memory has to have room for all of it.
+        plain: Data = {"expanded": []} if manifest.of(named(self.op).name()).flat_out else {}
+        return self.tensor(self.one(shapes), dtype, **plain)
 
     def _dtype_of_out(self, name: str) -> str:
         if self.name in domains.TO_TRUTH:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from torch_tenon.testing.space import domains
 from torch_tenon.testing.space.constraints import RULES, UNCHECKED, names_of, rule
 from torch_tenon.testing.space.drawing import Drawing, Size
 from torch_tenon.testing.space.layer_constraints import grouped
@@ -262,6 +263,9 @@ def _unfold_backward(d: Drawing) -> None:
     d.given["grad_in"] = d.tensor([*windows, Size((size,) * 3)])
 
 
+# Where products leave the range, it is a kernel's order of steps that makes infinity, NaN or 0.
+
+
 @rule("native_layer_norm_backward", 1, 4)
 def _layer_norm_backward(d: Drawing) -> None:
     fractions(d)
@@ -269,12 +273,14 @@ def _layer_norm_backward(d: Drawing) -> None:
     lead, tail = d.shape[:at], d.shape[at:]
     d.given["normalized_shape"] = [n.json() for n in tail]
     for name in ("grad_out", "input"):
-        d.given[name] = d.tensor(d.shape, expanded=[])  # read in the order of memory
+        # Read in the order of memory.
+        d.given[name] = d.tensor(d.shape, None, d.some(domains.is_moderate), expanded=[])
     kept = [*lead, *[Size.of(1)] * len(tail)]
-    d.given["mean"] = d.tensor(kept, expanded=[])
+    d.given["mean"] = d.tensor(kept, None, d.some(domains.is_moderate), expanded=[])
     d.given["rstd"] = d.tensor(kept, None, (1.0, 0.5, 3.0), expanded=[])
     for name in ("weight", "bias"):
-        d.given[name] = None if d.chance(3) else d.tensor(tail)
+        some = d.some(domains.is_moderate)
+        d.given[name] = None if d.chance(3) else d.tensor(tail, None, some)
 
 
 @rule("native_group_norm_backward", 3, 3)
@@ -282,23 +288,28 @@ def _group_norm_backward(d: Drawing) -> None:
     fractions(d)
     groups, n, channels = grouped(d)
     for name in ("grad_out", "input"):
-        d.given[name] = d.tensor(d.shape, expanded=[])  # read in the order of memory
+        # Read in the order of memory.
+        d.given[name] = d.tensor(d.shape, None, d.some(domains.is_moderate), expanded=[])
     statistics = [n, Size((groups,) * 3)]
-    d.given["mean"] = d.tensor(statistics, expanded=[])  # read as if they were dense
+    some = d.some(domains.is_moderate)
+    d.given["mean"] = d.tensor(statistics, None, some, expanded=[])  # read as if they were dense
     d.given["rstd"] = d.tensor(statistics, None, (1.0, 0.5, 3.0), expanded=[])
-    d.given["weight"] = None if d.chance(3) else d.tensor([channels])
+    some = d.some(domains.is_moderate)
+    d.given["weight"] = None if d.chance(3) else d.tensor([channels], None, some)
 
 
 @rule("native_batch_norm_backward", 2, 4)
 def _batch_norm_backward(d: Drawing) -> None:
     fractions(d)
     for name in ("grad_out", "input"):
-        d.given[name] = d.tensor(d.shape, expanded=[])  # read in the order of memory
+        # Read in the order of memory.
+        d.given[name] = d.tensor(d.shape, None, d.some(domains.is_moderate), expanded=[])
     channels = d.shape[1:2]
     d.given["train"] = d.chance(2)
-    d.given["weight"] = None if d.chance(3) else d.tensor(channels)
+    some = d.some(domains.is_moderate)
+    d.given["weight"] = None if d.chance(3) else d.tensor(channels, None, some)
     for name in ("running_mean", "save_mean"):
-        d.given[name] = d.tensor(channels)
+        d.given[name] = d.tensor(channels, None, d.some(domains.is_moderate))
     for name in ("running_var", "save_invstd"):
         d.given[name] = d.tensor(channels, None, (1.0, 0.5, 3.0))
 

@@ -134,6 +134,8 @@ class Judge:
         where = f"{name.removesuffix('s')} {i}"
         if not isinstance(want, Seen):
             return _plain(got, want, where)
+        if graph and self.first_alone and i > 0 and name == "results":
+            return None  # a trace has other sizes for what means nothing
         if not isinstance(got, Seen):
             return Finding("structure", f"{where}: {got!r:.60}, CPU a tensor")
         for what in ("dtype", "shape", "requires_grad", "shares", "bits"):
@@ -217,6 +219,8 @@ def exactly(x: torch.Tensor, y: torch.Tensor) -> bool:
 
 def _reals(x: torch.Tensor) -> torch.Tensor:
     """Real numbers in a dtype that loses none of them and that PyTorch compares."""
+    if x.is_quantized:
+        x = x.int_repr()
     if x.is_complex():
         x = torch.view_as_real(x.contiguous())  # the steps of no elements may be any
     if x.is_floating_point():

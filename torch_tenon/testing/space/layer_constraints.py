@@ -51,7 +51,12 @@ def _adaptive(n: int) -> None:
 def _upsample(n: int, names: str) -> None:
     @rule(names, n + 2, n + 2)
     def entry(d: Drawing) -> None:
-        d.shape = [d.size(3), d.size(4), *(d.size(8 if n < 3 else 5) for _ in range(n))]
+        # PyTorch's trace refuses a batch of none, which its kernels take.
+        d.shape = [
+            Size.of(d.whole(1, 3)),
+            d.size(4),
+            *(d.size(8 if n < 3 else 5) for _ in range(n)),
+        ]
         d.given["output_size"] = [d.size(13).json() for _ in range(n)]
         for name in ("scales", "scales_h", "scales_w", "scales_d"):
             d.given[name] = None if d.chance(2) else d.one((2.0, 0.5, 1.7, 1.0))

@@ -25,11 +25,12 @@ def _reduced(d: Drawing, shape: Shape) -> None:
 
 @rule("binary_cross_entropy binary_cross_entropy_backward")
 def _cross_entropy(d: Drawing) -> None:
+    """`F.binary_cross_entropy` expands the weight, and the kernel does not look whether it fits."""
     fractions(d)
     _reduced(d, d.shape)
     for name in ("self", "target"):
         d.given[name] = d.tensor(d.shape, None, (0.25, 1.0, 0.0, 0.5, 0.9, 1e-3))
-    d.given["weight"] = None if d.chance(2) else d.like()
+    d.given["weight"] = None if d.chance(2) else d.tensor(d.shape)
 
 
 @rule("multi_margin_loss multi_margin_loss_backward", 1, 2)
@@ -81,10 +82,25 @@ def _classes(d: Drawing) -> None:
     d.given["total_weight"] = d.tensor([], None, (3.0, 1.0, 0.0))
 
 
-@rule("hardshrink_backward softshrink_backward")
+@rule("hardshrink_backward softshrink_backward hardtanh_backward logit_backward")
 def _shrunk(d: Drawing) -> None:
-    """Where the input is NaN the CPU's vectors give 0, and its single numbers the gradient."""
+    """Where the input or a bound is NaN the CPU's vectors give 0, and its single numbers the
+    gradient."""
     d.given["self"] = d.tensor(d.shape, None, domains.ordinary_of(d.dtype))
+    for name in ("min_val", "max_val", "lambd", "eps"):
+        d.given[name] = d.one((0.0, 0.5, -1.0, 2, domains.inf))
+
+
+@rule("smooth_l1_loss_backward huber_loss_backward mse_loss_backward rrelu_with_noise_backward")
+def _of_one_dtype(d: Drawing) -> None:
+    """As the forward gives them, of one shape: a trace has the widest of several dtypes, the CPU
+    the first, and the strides of a result that had to grow are others."""
+    if d.dtype not in domains.FLOATS:
+        d.dtype = d.one(domains.FLOATS)
+    for a in d.schema.arguments:
+        if str(a.type) == "Tensor" and not a.is_out:
+            number = a.name == "grad_output" and d.chance(4)
+            d.given[a.name] = d.tensor([] if number else d.shape)
 
 
 # Embedding bags
@@ -92,8 +108,10 @@ def _shrunk(d: Drawing) -> None:
 
 @rule("_embedding_bag _embedding_bag_forward_only", 2, 2)
 def _bags(d: Drawing) -> None:
-    """In order, and within: the fast kernels look at neither where they read."""
+    """In order, and within: the fast kernels look at neither where they read. Of rows of nothing a
+    trace has other sizes than the kernel."""
     fractions(d)
+    d.shape[1] = Size.of(1) if d.shape[1][0] == 0 else d.shape[1]
     rows, count = d.shape[0], d.whole(0, 17)
     d.given["weight"] = d.tensor(d.shape)
     d.given["indices"] = d.index([Size((count,) * 3)], rows[0])
@@ -191,9 +209,7 @@ def _fused_step(d: Drawing) -> None:
     d.given |= {"beta1": d.one((0.9, 0.0, 0.5)), "beta2": d.one((0.999, 0.0, 0.5))}
     d.given |= {"weight_decay": d.one((0.0, 0.1)), "eps": d.one((1e-8, 1e-3))}
     d.given["lr_decay"] = d.one((0.0, 0.1))
-    # Without a scale a graph of the functional form gives the gradients that it is given.
-    scaled = not any(a.alias_info is not None for a in d.schema.arguments) or d.chance(4)
-    d.given["grad_scale"] = d.tensor([], "float32", (2.0,)) if scaled else None
+    d.given["grad_scale"] = d.tensor([], "float32", (2.0,)) if d.chance(3) else None
     d.given["found_inf"] = d.tensor([], "float32", (d.one((0.0, 1.0)),)) if d.chance(4) else None
 
 
