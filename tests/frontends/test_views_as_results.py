@@ -5,9 +5,9 @@ import torch
 from against_cpu import assert_same
 from torch.utils._pytree import tree_leaves
 
-aten = torch.ops.aten
-
 import torch_tenon
+
+aten = torch.ops.aten
 
 
 @pytest.fixture(autouse=True)
