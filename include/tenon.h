@@ -439,7 +439,7 @@ typedef struct tenon_host_t {
 
 /* What multiplies in place of a program's own code, for one program. The code has a variable
  * `const tenon_products_t *tenon_products`, which is set when it is loaded. */
-struct tenon_products_t {
+typedef struct tenon_products_t {
   size_t size;
   void* context; /* the first argument of each function */
   /* Computes a product, and has all run that is fused with it, on the threads of `host`. `product`
@@ -451,7 +451,7 @@ struct tenon_products_t {
   const char* (*facts)(void* context);
   /* The program is closed, and nothing calls this any more. */
   void (*close)(void* context);
-};
+} tenon_products_t;
 
 /* What a library exports that multiplies. `interface` is the TENON_INTERFACE of who asks. The
  * library stays open until the process ends. */

@@ -235,7 +235,7 @@ def fused_step(op, p, g, m, v, step):
     )  # fmt: skip
 
 
-COPIES = {
+COPIED = {
     "adam": lambda x, n: fused_step(aten._fused_adam.default, x * 1, x, x, x.abs(), n),
     "adamw": lambda x, n: fused_step(aten._fused_adamw.default, x, x * 1, x, x.abs(), n),
     "sgd": lambda x, n: aten._fused_sgd.default(
@@ -256,12 +256,12 @@ COPIES = {
 }
 
 
-@pytest.mark.parametrize("name", COPIES)
+@pytest.mark.parametrize("name", COPIED)
 def test_results_that_eager_code_copies_are_copies(name):
     """Gradients that nothing scales, channels of one group: writing the one leaves the other."""
 
     def f(x, n):
-        return COPIES[name](x, n)
+        return COPIED[name](x, n)
 
     x, n = torch.randn(6), torch.tensor(1.0)
     found = []
