@@ -30,8 +30,10 @@ def as_on_the_cpu(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
         given = dict(zip(names, args, strict=False)) | keywords
         x, weight, bias = (given[name] for name in ("input", "weight", "bias"))
         training = given.get("training", trains)
-        if training and is_surely(x.numel() <= x.shape[1]):
-            return NotImplemented  # of one number to a channel the spread is divided by 0
+        # The moving spread is that of one number fewer: of one number to a channel there is none.
+        least = x.shape[1] if given.get("running_var") is not None else 0
+        if training and is_surely(x.numel() <= least):
+            return NotImplemented
         vectors = [given.get(name) for name in ("weight", "bias", "running_mean", "running_var")]
         dtype = next((v.dtype for v in vectors if v is not None), x.dtype)
         is_dense, has_own_scale = _lie_densely(x, vectors), training and _is_0(given["eps"])
