@@ -363,6 +363,47 @@ def test_loops_of_threads_by_each_compiler(folder: Path, command: str) -> None:
     assert openmp_runtimes() == before
 
 
+# The greatest of what floats convert to, on a stack whose other memory holds large numbers. Where a
+# float is not in range the greatest stays, which is a way past the reduction.
+GREATEST = """
+#include <stdint.h>
+#include <string.h>
+static __attribute__((noinline)) int64_t greatest(const float *x, int64_t n, int64_t *whole) {
+  int64_t found = -1;
+#pragma omp simd reduction(max : found)
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t t = __builtin_fabsf(x[i]) < 0x1p63f ? (int64_t)x[i] : INT64_MIN;
+    const int64_t u = t != -100 ? t : 0;
+    found = u > found ? u : found;
+    whole[i] = (uint64_t)u < 2 ? u : 0;
+  }
+  return found;
+}
+void kernel(int64_t *out, int64_t n) {
+  volatile char around[1 << 17];
+  float x[1 << 10];
+  int64_t whole[1 << 10];
+  memset((void *)around, 0x3f, sizeof around);
+  for (int64_t i = 0; i < n; ++i) x[i] = i & 1;
+  *out = greatest(x, n, whole) + (around[n] != 0x3f);
+}
+"""
+
+
+def test_a_greatest_number_is_of_the_numbers_alone(folder: Path) -> None:
+    """gcc 12 read beyond what was reduced so far, where it went past a reduction (`-fthread-jumps`)
+    by AVX-512."""
+    made = compiler(folder)
+    parameters = (Parameter(torch.int64, True), Parameter(torch.int64, False))
+    code = Code("cpu", GREATEST, "kernel", parameters)
+    (address,) = CpuBackend(made).compile([kernel_of(code, CpuBackend(made))])
+    for n in (64, 1000, 1024):
+        out = (ctypes.c_int64 * 1)(-5)
+        pointers = (ctypes.c_void_p * 1)(ctypes.addressof(out))
+        KERNEL(address)(pointers, (ctypes.c_int64 * 1)(n), None)
+        assert out[0] == 1
+
+
 # Rows that are chosen by an index, as the generator spells them.
 ROWS = f"""
 void rows(void *const *a, const int64_t *s, int64_t *status) {{

@@ -19,11 +19,15 @@ import torch
 
 from torch_tenon.targets.target import CompileError, CompilerMissing
 
-# What gcc alone is told for x86, because of two faults of gcc 12. `x[j / 16]` in a loop over bytes
-# becomes wrong code where its table for a processor says that gathers are fast: the general table
-# says that they are slow. And gcc chooses addresses for a stack that the function aligns for long
-# vectors, and then may not align it, if short ones are all that is left and the caller has aligned
-# it for those: callers promise less here.
+# What gcc alone is told, because of faults of gcc 12. Where a branch changes nothing in what a loop
+# of vectors reduces, gcc may go past the reduction then (it threads jumps). It reads the lane of
+# what was reduced so far under a mask, and takes its address for one that moves on with the loop:
+# the greatest of many whole numbers became what the stack held.
+GCC = ("-fno-thread-jumps",)
+# And for x86. `x[j / 16]` in a loop over bytes becomes wrong code where its table for a processor
+# says that gathers are fast: the general table says that they are slow. And gcc chooses addresses
+# for a stack that the function aligns for long vectors, and then may not align it, if short ones
+# are all that is left and the caller has aligned it for those: callers promise less here.
 X86_GCC = ("-mtune=generic", "-mincoming-stack-boundary=3")
 _IS_X86 = platform.machine() in ("x86_64", "AMD64")
 # gcc takes a fifth less time than by `-O3`, and what it makes is as fast. clang has no such model:
@@ -33,6 +37,7 @@ FLAGS = (
     "-O2",
     "-ftree-vectorize",
     VECTORS,
+    *GCC,
     "-march=native",
     *((*X86_GCC, "-mprefer-vector-width=512") if _IS_X86 else ()),
     "-fno-math-errno",
@@ -135,7 +140,7 @@ class Toolchain:
         """Flags as this compiler writes them: zig has names of its own for processors, and clang
         needs nothing for gcc's faults."""
         is_zig = Path(self.words[0]).name == "zig"
-        found = [f for f in flags if f not in (*X86_GCC, VECTORS) or not self.is_clang]
+        found = [f for f in flags if f not in (*GCC, *X86_GCC, VECTORS) or not self.is_clang]
         return [f.replace("x86-64-v", "x86_64_v") if is_zig else f for f in found]
 
     @functools.cached_property
