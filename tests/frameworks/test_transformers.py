@@ -10,6 +10,8 @@ import pytest
 import torch
 from against_cpu import assert_on_device, assert_same
 
+import torch_tenon
+
 pytest.importorskip("accelerate", reason="`make test-frameworks` installs it")
 transformers = pytest.importorskip("transformers", reason="`make test-frameworks` installs it")
 
@@ -148,3 +150,20 @@ def test_a_pipeline_over_a_device_map(tmp_path: Path) -> None:
     )
     assert pipe.device == TENON
     assert pipe("a cat", **ask) == want
+
+
+def test_experts_are_exported(tmp_path: Path) -> None:
+    """A mixture of experts, whose products are an op of the library's own when it is traced."""
+    torch.manual_seed(5)
+    config = transformers.MixtralConfig(
+        vocab_size=50, hidden_size=16, intermediate_size=24, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, num_local_experts=3, use_cache=False,
+    )  # fmt: skip
+    model = transformers.MixtralForCausalLM(config).eval()
+    words = torch.arange(14).reshape(2, 7)
+    path = tmp_path / "experts.tenon"
+    torch_tenon.export(model, (words,), path, kwargs={"return_dict": False})
+    (found,) = torch_tenon.load(path)(words)
+    with torch.no_grad():
+        expected = model(words, return_dict=False)[0]
+    assert_same(torch.as_tensor(found), expected, rtol=1e-5, atol=1e-6)

@@ -38,7 +38,7 @@ from torch_tenon.ops.decompositions import DECOMPOSITIONS
 from torch_tenon.ops.lowerings import load_all
 from torch_tenon.ops.lowerings.table import CannotLower, find, fitting
 from torch_tenon.ops.manifest import EXPORTED, PYTORCH, load, names_with, of
-from torch_tenon.ops.standalone import STANDALONE, kernels_are_faster, quantised
+from torch_tenon.ops.standalone import OF_LIBRARIES, STANDALONE, kernels_are_faster, quantised
 from torch_tenon.ops.steps import STEPS, in_steps
 from torch_tenon.ops.traced import lies_as_on_the_cpu, stays_whole
 from torch_tenon.ops.variants import known_of, overload, refused_dtype
@@ -109,7 +109,7 @@ def composition_of(op: Any, standalone: bool = False) -> Callable[..., Any] | No
         return None
     found = decompositions(standalone).get(op)
     if found is None and standalone:
-        found = quantised(op)
+        found = quantised(op) or OF_LIBRARIES.get(op.name())
     return op.decompose if found is None and op._can_decompose() else found
 
 

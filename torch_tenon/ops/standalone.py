@@ -198,6 +198,27 @@ def grouped_mm(
     return torch.where(of_group[:, None, :, None], products, 0).sum(2).to(dtype)
 
 
+@standalone(aten.histc.default)
+def histc(x: Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Tensor:
+    """How many numbers of x (any shape) lie in each of some equal parts of a range; the last part
+    has the range's end. Whole numbers are counted in float64, as in eager code."""
+    if not min < max:
+        return NotImplemented  # the range is that of the numbers
+    wide = (x if x.dtype.is_floating_point else x.double()).reshape(-1)
+    low, high = wide.new_full((), min), wide.new_full((), max)
+    inside = (wide >= low) & (wide <= high)
+    part = (wide - low) * wide.new_full((), bins) / (high - low)
+    part = torch.where(inside, part, 0).long().clamp_max(bins - 1)
+    return wide.new_zeros(bins).index_add(0, part, inside.to(wide.dtype)).to(x.dtype)
+
+
+#: Ops of other libraries, which have no kernel where Python is not: what computes each.
+OF_LIBRARIES: dict[str, Callable[..., Any]] = {
+    # The experts of transformers' models, where `torch.compile` or `torch.export` traces them.
+    "transformers::grouped_mm_fallback": grouped_mm,
+}
+
+
 @standalone(aten._assert_async.default)
 def assert_async(x: Tensor) -> None:
     """A check of a value (1 element), with PyTorch's text: its trace drops checks without one."""

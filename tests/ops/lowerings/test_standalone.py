@@ -1,5 +1,6 @@
 """Ops of stand-alone programs against PyTorch's CPU, on random arguments."""
 
+import functools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -209,6 +210,17 @@ def test_grouped_products() -> None:
     check(torch._grouped_mm, z, x.t(), ends)
     check(torch._grouped_mm, x.t(), x + 1, ends)
     check(torch._grouped_mm, z, y)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_histograms(dtype: torch.dtype) -> None:
+    """The edges of the parts are rounded as the CPU rounds them."""
+    x = torch.cat([torch.randn(500).to(dtype) * 3, torch.arange(-9, 30).to(dtype) / 10])
+    x[:3] = torch.tensor([float("nan"), float("inf"), float("-inf")])
+    for bins, low, high in ((7, 0, 7), (30, -1.3, 2.7), (9, 0.1, 0.3), (1, -5, 5)):
+        check(functools.partial(torch.histc, bins=bins, min=low, max=high), x)
+    assert Standalone(Function(lambda x: torch.histc(x, 8)), (x,)).calls  # the range is data
 
 
 @pytest.mark.slow
