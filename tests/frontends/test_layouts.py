@@ -128,6 +128,13 @@ LYING: dict[str, Op] = {
     "pow": lambda x, y: 2.0**x,
     "elu_backward": lambda x, y: aten.elu_backward(x, 1.0, 1.0, 1.0, False, y.expand(2, 4, 3)),
     "hardtanh_backward": lambda x, y: aten.hardtanh_backward(x, y.expand(2, 4, 3), -1.0, 1.0),
+    **{
+        # Of 16 bits, which a trace converts first: an expanded gradient is in order then.
+        name: lambda x, y, op=getattr(aten, name): op(
+            y.sign().half().expand(2, 4, 3), (x * 0).half()
+        )
+        for name in ("mish_backward", "silu_backward", "tanh_backward", "sigmoid_backward")
+    },
     "trilinear": lambda x, y: aten._trilinear(x, y, y, [], [0], [0], [], 1),
     "dropout": lambda x, y: aten.native_dropout_backward(x, x > 0, 2.0),
     "one_hot": lambda x, y: F.one_hot((x > 0).long(), 3),
