@@ -185,6 +185,22 @@ def test_images_lie_as_eager_code_has_them(dims: int, by_channel: bool, gradient
     torch._dynamo.reset()
 
 
+@pytest.mark.parametrize("mode", ["reflect", "replicate"])
+def test_padded_volumes_lie_as_eager_code_has_them(mode: str) -> None:
+    volumes = torch.randn(2, 3, 4, 5, 4).to(memory_format=torch.channels_last_3d)
+    one = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+
+    def function(*given: torch.Tensor) -> list[torch.Tensor]:
+        return [F.pad(x, [1, 2] * 3, mode=mode) for x in given]
+
+    torch._dynamo.reset()
+    got = torch.compile(function, backend="tenon")(volumes.to("tenon"), one.to("tenon"))
+    for ours, theirs in zip(got, function(volumes, one), strict=True):
+        assert ours.stride() == theirs.stride()
+        torch.testing.assert_close(ours.cpu(), theirs, rtol=0, atol=0)
+    torch._dynamo.reset()
+
+
 # Of a gradient g and an input x (2, 4, 6, 8).
 GRADIENTS: dict[str, Op] = {
     "glu": lambda g, x: aten.glu_backward(g[:, :2], x, 1),
