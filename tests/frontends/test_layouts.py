@@ -130,7 +130,7 @@ LYING: dict[str, Op] = {
     "hardtanh_backward": lambda x, y: aten.hardtanh_backward(x, y.expand(2, 4, 3), -1.0, 1.0),
     **{
         # Of 16 bits, which a trace converts first: an expanded gradient is in order then.
-        name: lambda x, y, op=getattr(aten, name): op(
+        name: lambda x, y, name=name: getattr(aten, name)(
             y.sign().half().expand(2, 4, 3), (x * 0).half()
         )
         for name in ("mish_backward", "silu_backward", "tanh_backward", "sigmoid_backward")
