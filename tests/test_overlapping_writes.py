@@ -72,6 +72,7 @@ WRITES: dict[str, Callable[[Tensor], object]] = {
     "add": lambda x: x.add_(1.0),
     "mul": lambda x: x.mul_(x.new_full((3,), 2.0)),
     "copy": lambda x: x.copy_(torch.arange(x.numel(), device=x.device).view(x.shape)),
+    "copy_of_itself": lambda x: x.copy_(x.as_strided(x.shape, x.stride(), x.storage_offset())),
     "foreach": lambda x: torch._foreach_add_([x], 2.0),
     "foreach_numbers": lambda x: torch._foreach_mul_([x, x.new_ones(2)], [3, 0.5]),
     "foreach_whole_numbers": lambda x: torch._foreach_addcdiv_([x], [x + 1], [x + 1], [2]),

@@ -107,6 +107,18 @@ def test_polygamma_at_and_between_its_poles_is_as_pytorch_has_it(dtype: torch.dt
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_zeta_whose_powers_are_0_is_as_pytorch_has_it(dtype: torch.dtype) -> None:
+    """No number, once a coefficient is infinite."""
+    exponents = torch.tensor([1.0 + 1e-6, 9.0, 150.0, 1e4, 1e12, 1e14, 3e38], dtype=dtype)
+    starts = torch.tensor([0.3, 1.0, 2.0, 88.0, 1e9, -3.0], dtype=dtype)
+    given = [t.contiguous() for t in torch.meshgrid(exponents, starts, indexing="ij")]
+    found = torch.compile(special.zeta, backend="tenon")(*(t.to("tenon") for t in given))
+    want = special.zeta(*given)
+    assert want.isnan().any() and (want == 0).any()
+    assert_same(found, want, rtol=1e-10 if dtype is torch.float64 else 1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_digamma_between_its_poles(dtype: torch.dtype) -> None:
     """However far from 0: beside a large number its fraction has few digits."""
     poles = -(2.0 ** torch.arange(1, 23 if dtype is torch.float32 else 50)).double()

@@ -46,6 +46,17 @@ REFUSED: dict[str, Callable[[torch.device], Any]] = {
         )
         for at in (4, -5)
     },
+    **{
+        f"rrelu_with_noise, slopes of another shape, {training}": lambda d, training=training: (
+            aten.rrelu_with_noise(
+                torch.ones(2, 3, device=d), torch.ones(3, 2, device=d), training=training
+            )
+        )
+        for training in (False, True)
+    },
+    "rrelu_with_noise_, slopes of another dtype": lambda d: aten.rrelu_with_noise_(
+        torch.ones(2, 3, device=d), torch.ones(2, 3, device=d, dtype=HALF), training=True
+    ),
     "select_scatter, another rank": lambda d: torch.select_scatter(
         torch.zeros(4, 5, device=d), torch.ones((), device=d), 0, 1
     ),

@@ -59,6 +59,42 @@ def test_losses_of_special_values(dtype: torch.dtype) -> None:
             raise AssertionError(f"result {k}: {error}") from None
 
 
+@pytest.mark.parametrize("reduction", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("dtype", "other"),
+    [(torch.float16, torch.bfloat16), (torch.bfloat16, torch.float16), (torch.float32, torch.half)],
+)
+def test_losses_of_two_dtypes(dtype: torch.dtype, other: torch.dtype, reduction: int) -> None:
+    """Each step is rounded to the dtype that the CPU computes it in, which is that of one of them.
+    A number of the one may be infinite in the other."""
+    pairs = torch.tensor(list(itertools.product([*SPECIAL, 3.14159, 7e4], repeat=2)))
+    x, target = pairs[:, 0].to(dtype), pairs[:, 1].to(other)
+    grad = x.new_tensor(1.5) if reduction else x * 0.7
+
+    def compute(x: torch.Tensor, target: torch.Tensor, grad: torch.Tensor) -> list[torch.Tensor]:
+        return [
+            aten.soft_margin_loss(x, target, reduction),
+            aten.soft_margin_loss_backward(grad, x, target, reduction),
+            aten.binary_cross_entropy_with_logits(x, target, None, None, reduction),
+            aten.binary_cross_entropy_with_logits(x, target, x, x, reduction),
+        ]
+
+    same_by_plans(compute, x, target, grad, rtol=1e-6 if reduction or dtype.itemsize > 2 else 0)
+
+
+def test_losses_of_a_wider_target_are_refused_in_graphs() -> None:
+    """The CPU computes them in place, where there is no room for them."""
+    x, whole = torch.ones(3), torch.ones(3, dtype=torch.int64)
+    for compute in (
+        lambda x, y: aten.binary_cross_entropy_with_logits(x, y),
+        lambda x, y: aten.binary_cross_entropy_with_logits(x[:1].expand(2, 3), x, y * 0.5j),
+        lambda x, y: aten.soft_margin_loss(x, y.expand(2, 3)),
+    ):
+        for run, device in ((compute, "cpu"), (compiled(compute), "tenon")):
+            with pytest.raises(RuntimeError):
+                run(x.to(device), whole.to(device))
+
+
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int16, torch.uint8])
 def test_losses_of_whole_numbers(dtype: torch.dtype) -> None:
     given = [torch.tensor(v, dtype=dtype) for v in ([1, 2, 5], [3, 2, 1], [1, 2, 3])]

@@ -221,6 +221,22 @@ def test_numbers_that_memory_holds_otherwise_are_resolved_in_every_way(bits: str
     assert signs == ({True, False} if bits == "neg" else {False})
 
 
+def test_what_vectors_make_of_few_numbers_is_one_way() -> None:
+    """The CPU's vectors have NaN for this gradient, and its single numbers have a factor."""
+    case = Case(case_of("aten.selu.default", [tensor([2], nan, grad=True)], [{"tensor": 0}]))
+    found = [w.gradients[0].value for w in evidence(case, 0).ways]
+    assert {tuple(value.shape) for value in found} == {(2,)}
+    assert {bool(value.isnan().all()) for value in found} == {False, True}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_the_gradient_at_what_is_no_number_is_one_of_the_cpus(dtype: str) -> None:
+    x = tensor([3], nan, 1.0, dtype=dtype, grad=True)
+    case = case_of("aten.selu.default", [x], [{"tensor": 0}]) | {"mode": "window"}
+    (answer,) = Runner().answer([Case(case)])
+    assert answer.failure is None, answer.failure
+
+
 @pytest.mark.parametrize(
     ("op", "args", "kwargs"),
     [

@@ -183,7 +183,7 @@ class ProgramBuilder:
                 for number in tree_leaves((positional, list(keywords.values()))):
                     build.fitting(number, results[0].dtype)
             dtypes = [x.dtype for x in [*given, *results] if x is not None]
-            if not _takes_unsigned(op) and any(x.dtype in UNSIGNED for x in given):
+            if not takes_unsigned(op) and any(x.dtype in UNSIGNED for x in given):
                 raise CannotLower("whole numbers without sign, which most kernels refuse")
             is_complex = any(d.is_complex for d in dtypes)
             if is_complex and program.standalone and is_composed_of_complex(op):
@@ -248,7 +248,7 @@ class ProgramBuilder:
         args, named = tree_map(stand_in, (positional, keywords))
         try:
             result = op(*args, **named)
-        except (NotImplementedError, RuntimeError):
+        except (AttributeError, NotImplementedError, RuntimeError):  # some take no None
             return []
         return [t.dtype for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
 
@@ -535,7 +535,8 @@ def _of_ranks(found: Any, results: Sequence[TensorMeta | None]) -> Any:
     return found
 
 
-def _takes_unsigned(op: Any) -> bool:
+def takes_unsigned(op: Any) -> bool:
+    """Whether an op has loops over whole numbers without sign, which most kernels refuse."""
     is_op = isinstance(op, torch._ops.OpOverload)
     return not is_op or op.is_view or known_of(op).unsigned
 

@@ -24,6 +24,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from torch_tenon import _C, config
 from torch_tenon import device as devices
 from torch_tenon.compiler.backend import Backend
+from torch_tenon.compiler.build import takes_unsigned
 from torch_tenon.compiler.explain import GraphSummary, describe, summarise_graph
 from torch_tenon.compiler.failing import why_not
 from torch_tenon.compiler.plan import HOST, Plan
@@ -41,7 +42,7 @@ from torch_tenon.ir.index import Expr, evaluate
 from torch_tenon.ops.batch_norms import is_surely
 from torch_tenon.ops.compositions import decompositions
 from torch_tenon.ops.derived_products import derived
-from torch_tenon.ops.lowerings.table import fits, has_narrow_numbers
+from torch_tenon.ops.lowerings.table import UNSIGNED, fits, has_narrow_numbers
 from torch_tenon.ops.traced import in_own_memory, laid_out
 from torch_tenon.ops.variants import known_of, overload
 from torch_tenon.targets.target import TargetError
@@ -355,10 +356,15 @@ def _as_eager(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
 @functools.cache
 def _or_whole(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     """The function; but where it fails, by arguments that it was not written for, the op stays in
-    the graph: PyTorch's kernel takes them, or says what is wrong with them."""
+    the graph: PyTorch's kernel takes them, or says what is wrong with them. So does one of whole
+    numbers without sign, which many kernels refuse of the ops that it would come apart into."""
 
     @functools.wraps(function)
     def run(*args: Any, **keywords: Any) -> Any:
+        if not takes_unsigned(op) and any(
+            isinstance(x, Tensor) and x.dtype in UNSIGNED for x in tree_leaves((args, keywords))
+        ):
+            return NotImplemented
         try:
             return function(*args, **keywords)
         except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError) as error:

@@ -267,10 +267,15 @@ class SymbolicSizes:
 
 
 def _decided(condition: sympy.Basic, known: dict[sympy.Expr, Index]) -> sympy.Basic | None:
-    """Whether a comparison of two sizes holds; None where their bounds do not tell."""
-    if not isinstance(condition, sympy.core.relational.Relational):
+    """Whether a comparison of two sizes holds, or what number a size is; None where bounds do not
+    tell."""
+    compares = isinstance(condition, sympy.core.relational.Relational)
+    if not compares and isinstance(condition, sympy.logic.boolalg.Boolean | sympy.Symbol):
         return None
     try:
+        if not compares:
+            found = index_of_sympy(condition, known, _undecided)
+            return sympy.Integer(found) if isinstance(found, int) else None
         left, right = (index_of_sympy(e, known, _undecided) for e in condition.args)
     except UndecidedSize:
         return None
@@ -278,9 +283,12 @@ def _decided(condition: sympy.Basic, known: dict[sympy.Expr, Index]) -> sympy.Ba
     if above or below:
         # The two are not equal, and this tells every comparison of them.
         return sympy.true if condition.func(1 if above else -1, 0) else sympy.false
-    if isinstance(condition, sympy.Ge) and nonnegative(left - right):
+    not_less, not_greater = nonnegative(left - right), nonnegative(right - left)
+    if not_less and not_greater:
+        return sympy.true if condition.func(0, 0) else sympy.false
+    if isinstance(condition, sympy.Ge) and not_less:
         return sympy.true
-    return sympy.true if isinstance(condition, sympy.Le) and nonnegative(right - left) else None
+    return sympy.true if isinstance(condition, sympy.Le) and not_greater else None
 
 
 def _undecided(e: sympy.Expr) -> Index:

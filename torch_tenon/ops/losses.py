@@ -12,6 +12,7 @@ from torch._decomp.decompositions import binary_cross_entropy as of_probabilitie
 from torch._decomp.decompositions import mse_loss_backward as of_floats
 from torch._decomp.decompositions import pw_cast_for_opmath
 from torch._decomp.decompositions import smooth_l1_loss as of_absolutes
+from torch.nn.functional import logsigmoid
 
 from torch_tenon.ops.composition_table import composition
 from torch_tenon.ops.steps import in_steps
@@ -84,6 +85,33 @@ def binary_cross_entropy(
     return found
 
 
+@composition(aten.binary_cross_entropy_with_logits.default)
+def binary_cross_entropy_with_logits(
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    pos_weight: Tensor | None = None,
+    reduction: int = MEAN,
+) -> Tensor:
+    """The cross entropy of the sigmoid of x (any shape). The CPU's kernel computes in place: its
+    logarithm has the dtype of x, its loss that of the target, and each step is rounded to it."""
+    loss, logarithm = 1 - target, logsigmoid(x)
+    if pos_weight is not None:
+        logarithm = logarithm * ((pos_weight - 1) * target + 1)
+    if not all(map(torch.can_cast, (logarithm.dtype, x.dtype), (x.dtype, target.dtype))):
+        return NotImplemented  # the CPU refuses it
+    loss = (loss * x).to(target.dtype)
+    loss = (loss - logarithm.to(x.dtype)).to(target.dtype)
+    if weight is not None:
+        loss = loss * weight
+        if not torch.can_cast(loss.dtype, target.dtype):
+            return NotImplemented
+        loss = loss.to(target.dtype)
+    if loss.shape != target.shape:
+        return NotImplemented
+    return loss.mean() if reduction == MEAN else loss.sum() if reduction else loss
+
+
 LEAST = 9.999999960041972e-13
 """What the gradient of the cross entropy divides by at least: 1e-12 in float32."""
 
@@ -107,15 +135,30 @@ def _cross_entropy_backward(
     return found / x.numel() if reduction == MEAN else found
 
 
+# The CPU computes this loss and its gradient in place: each step is rounded to the dtype of x.
+
+
+@composition(aten.soft_margin_loss.default)
+def soft_margin_loss(x: Tensor, target: Tensor, reduction: int = MEAN) -> Tensor:
+    """log(1 + exp(-target * x)) (any shape)."""
+    grown = -x * target
+    if not x.dtype.is_floating_point or not torch.can_cast(grown.dtype, x.dtype):
+        return NotImplemented  # the CPU refuses most of it
+    if grown.shape != x.shape:
+        return NotImplemented  # the CPU refuses it
+    found = grown.to(x.dtype).exp().log1p()
+    return found.mean() if reduction == MEAN else found.sum() if reduction else found
+
+
 @composition(aten.soft_margin_loss_backward.default)
 def soft_margin_loss_backward(g: Tensor, x: Tensor, target: Tensor, reduction: int) -> Tensor:
-    """The gradient of log(1 + exp(-target * x)) (any shape), NaN where the exponential is infinite.
-    16-bit numbers are rounded after each step. Its dtype is that of x."""
+    """The gradient of that (any shape), NaN where the exponential is infinite."""
     grown = (-target * x).exp()
     factor: Any = -1 / x.numel() if reduction == MEAN else -1.0
     if x.dtype in (torch.float16, torch.bfloat16):
         factor = x.new_full((), factor)
-    return (target * grown * factor / (grown + 1) * g).to(x.dtype)
+    found = ((target * grown).to(x.dtype) * factor).to(x.dtype)
+    return ((found / (grown + 1)).to(x.dtype) * g).to(x.dtype)
 
 
 def _of_some_classes(op: Any) -> Callable[..., Any]:

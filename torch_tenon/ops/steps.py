@@ -236,13 +236,6 @@ def huber_loss_backward(
     return factor * torch.where(difference < -limit, -limit, within) * g
 
 
-@steps(aten.soft_margin_loss.default)
-def soft_margin_loss(x: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
-    """log(1 + exp(-target * x))."""
-    found = (-x * target).exp().log1p()
-    return found.mean() if reduction == 1 else found.sum() if reduction else found
-
-
 @steps(aten.binary_cross_entropy_backward.default)
 def binary_cross_entropy_backward(
     g: Tensor, x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1

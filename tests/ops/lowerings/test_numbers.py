@@ -474,3 +474,13 @@ def test_positions_in_narrow_dtypes_where_sizes_change() -> None:
     for count in (100, 300, 130, 257):
         x = torch.randn(count)
         assert_same(graph(x.to("tenon")), compute(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64])
+def test_whole_numbers_without_sign_stay_in_the_op_that_takes_them(dtype: torch.dtype) -> None:
+    """Its kernel does, and none of the ops that a graph would take it apart into."""
+
+    def compute(x: Tensor) -> Tensor:
+        return aten.unfold_backward(x, [3, 3], 0, 3, 3)
+
+    same_by_plans(compute, torch.arange(9).view(1, 3, 3).to(dtype))

@@ -328,6 +328,8 @@ def rrelu(
     **keywords: Any,
 ) -> list[Value]:
     """x, times a random slope where it is not positive; and the slopes."""
+    if noise.sizes != x.sizes or (training and noise.dtype is not x.dtype):
+        raise CannotLower("slopes of another shape or dtype, which PyTorch's kernel refuses")
     if not training:
         middle = (low + high) / 2
         y = elementwise(

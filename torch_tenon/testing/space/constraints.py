@@ -392,6 +392,16 @@ def _topk(d: Drawing) -> None:
     d.given["k"] = d.whole(0 if d.name == "topk" else 1, n[0])
 
 
+@rule("median nanmedian")
+def _middle(d: Drawing) -> None:
+    """Along an expanded dimension the CPU reads beside the memory that it is given."""
+    d.given["self"] = d.tensor(d.shape)
+    d.tensors[-1].pop("expanded", None)
+
+
+UNCHECKED.update(("median", "nanmedian"))
+
+
 @rule("var std var_mean std_mean")
 def _spread(d: Drawing) -> None:
     d.given["correction"] = d.one((None, 1, 0, 2, 1.5, -1, 0.5, 100, -2.5, domains.inf, True))

@@ -103,6 +103,19 @@ def _of_one_dtype(d: Drawing) -> None:
             d.given[a.name] = d.tensor([] if number else d.shape)
 
 
+@rule("rrelu_with_noise")
+def _random_slopes(d: Drawing) -> None:
+    """In training the CPU writes as many numbers as there are given, whatever room is for them."""
+    fractions(d)
+    d.given["self"] = d.tensor(d.shape)
+    d.given["noise"] = d.tensor(d.shape) if d.right else d.like()
+    if "out" in names_of(d):
+        d.given["out"] = d.tensor(d.shape)
+
+
+UNCHECKED.add("rrelu_with_noise")
+
+
 # Embedding bags
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import warnings
 from collections.abc import Iterator
 from functools import partial
@@ -14,8 +15,8 @@ from torch_tenon.testing.fuzz.compare import noise
 from torch_tenon.testing.fuzz.otherwise import Otherwise
 from torch_tenon.testing.space.case import Case, Tensor
 from torch_tenon.testing.space.judgement import Evidence
-from torch_tenon.testing.space.ops import named
-from torch_tenon.testing.space.running import Outcome, run
+from torch_tenon.testing.space.ops import base_name, named
+from torch_tenon.testing.space.running import Outcome, Seen, run
 
 _NOISY = 8
 
@@ -26,6 +27,8 @@ def evidence(case: Case, k: int) -> Evidence:
         warnings.simplefilter("ignore")
         written = written_tensors(case)
         ways = [run(case, "cpu", k, change=partial(_changed, written, f)) for f in _LAYOUTS]
+        if _is_pointwise(case.op) and not _has_parts_of_memory(case):
+            ways.append(_first_of_many(run(case, "cpu", k, change=_among_others), case, k))
         with Otherwise(None):
             ways.append(run(case, "cpu", k))
         with _one_by_one():
@@ -135,6 +138,54 @@ def _laid(change: Any, x: torch.Tensor) -> torch.Tensor:
     if x.is_neg():
         return torch._neg_view(_laid(change, torch._neg_view(x)))
     return _laid(change, x.conj()).conj() if x.is_conj() else change(x)
+
+
+# What many equal rows are: the weights of gradients repeat with every third of them.
+_MANY = 96
+
+
+def _is_pointwise(op: str) -> bool:
+    """Whether each element of an op's result is of those at its place; so is a gradient of such."""
+    if torch.Tag.pointwise in named(op).tags:
+        return True
+    forward = getattr(torch.ops.aten, base_name(named(op)).removesuffix("_backward"), None)
+    overloads = [] if forward is None else [getattr(forward, k) for k in forward.overloads()]
+    return any(torch.Tag.pointwise in f.tags for f in overloads)
+
+
+def _has_parts_of_memory(case: Case) -> bool:
+    return bool(case.data["before"]) or any("base" in t for t in case.data["tensors"])
+
+
+def _among_others(arguments: list[Any]) -> list[Any]:
+    """As many equal rows, in order: so the CPU's vectors take all elements, which they do not take
+    of a row of a few."""
+    rank = max((x.dim() for x in arguments if isinstance(x, torch.Tensor)), default=0)
+
+    def many(x: torch.Tensor) -> torch.Tensor:
+        rows = x.view(*[1] * (rank - x.dim()), *x.shape).expand(_MANY, *[-1] * rank)
+        return rows.clone(memory_format=torch.contiguous_format)
+
+    return _changed(set(), many, arguments)
+
+
+def _first_of_many(outcome: Outcome, case: Case, k: int) -> Outcome:
+    """The outcome of the first of such rows."""
+    tensors = case.tensors(k)
+    for x in outcome.results:
+        _keep_first(x, None)
+    for x, t in zip(outcome.arguments, tensors, strict=False):
+        _keep_first(x, t.sizes)
+    for x, t in zip(outcome.gradients, (t for t in tensors if t.data.get("grad")), strict=False):
+        _keep_first(x, t.sizes)
+    return outcome
+
+
+def _keep_first(x: Any, sizes: list[int] | None) -> None:
+    if isinstance(x, Seen) and x.value is not None and x.value.shape[:1] == (_MANY,):
+        first = x.value[0]
+        fits = sizes is not None and math.prod(sizes) == first.numel()
+        x.value = first.reshape(sizes) if fits and sizes is not None else first
 
 
 @contextlib.contextmanager

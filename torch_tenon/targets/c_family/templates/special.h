@@ -107,30 +107,36 @@ static double special_ndtri_f64(double p) {
 }
 SPECIAL_1(ndtri)
 
-/* Hurwitz's zeta by the Euler-Maclaurin formula */
+/* Hurwitz's zeta by the Euler-Maclaurin formula, in Cephes' steps, which PyTorch takes too: where
+ * all powers are 0 and a coefficient is infinite, it is NaN */
 static double special_zeta_f64(double s, double q) {
-  const double bernoulli[] = {
-      1.0 / 6, -1.0 / 30, 1.0 / 42, -1.0 / 30, 5.0 / 66, -691.0 / 2730, 7.0 / 6, -3617.0 / 510};
+  const double divisors[] = {
+      12.0, -720.0, 30240.0, -1209600.0, 47900160.0, -1.8924375803183791606e9, 7.47242496e10,
+      -2.950130727918164224e12, 1.1646782814350067249e14, -4.5979787224074726105e15,
+      1.8152105401943546773e17, -7.1661652561756670113e18};
+  const double least = 1.11022302462515654042e-16;
   if (s == 1) return INFINITY;
   if (s < 1) return NAN;
   if (q <= 0) {
     if (q == floor(q)) return INFINITY;
     if (s != floor(s)) return NAN;
   }
-  double sum = 0, a = q, fall, power;
-  for (int k = 0; k < 12 || a <= 12; ++k, a += 1) {
-    double term = pow(a, -s);
-    sum += term;
-    if (fabs(term) < fabs(sum) * 1e-17) return sum;
+  double sum = pow(q, -s), a = q, power = 0, factor = 1;
+  for (int k = 0; k < 9 || a <= 9; ++k) {
+    a += 1;
+    power = pow(a, -s);
+    sum += power;
+    if (-least * sum < power && power < least * sum) return sum;
   }
-  power = pow(a, -s);
-  sum += power * a / (s - 1) + power / 2;
-  fall = s * power / a;
-  double factorial = 2;
-  for (int k = 0; k < 8; ++k) {
-    sum += bernoulli[k] / factorial * fall;
-    fall *= (s + 2 * k + 1) * (s + 2 * k + 2) / (a * a);
-    factorial *= (2 * k + 3.0) * (2 * k + 4.0);
+  sum += power * a / (s - 1) - power / 2;
+  for (int k = 0; k < 12; ++k) {
+    factor *= s + 2 * k;
+    power /= a;
+    double term = factor * power / divisors[k];
+    sum += term;
+    if (fabs(term / sum) < least) return sum;
+    factor *= s + 2 * k + 1;
+    power /= a;
   }
   return sum;
 }
