@@ -8,6 +8,7 @@ import torch
 from typer.testing import CliRunner
 
 from torch_tenon.cli import app
+from torch_tenon.testing.fuzz.otherwise import Otherwise
 from torch_tenon.testing.space import domains, ops
 from torch_tenon.testing.space.case import Case, Data
 from torch_tenon.testing.space.judgement import Judge, differing
@@ -89,6 +90,21 @@ def test_zeros_have_no_signs_where_an_op_adds() -> None:
     got, want, way = numbers(-0.0), numbers(nan), numbers(0.0)
     assert differing(got, want, [way], [], [], 1.0, signs=False) is None
     assert differing(got, want, [way], [], [], 1.0, signs=True) is not None
+
+
+def test_a_call_of_numbers_is_as_exact_as_the_cpus_worst_element() -> None:
+    want, exact = numbers(1.0, 0.004), numbers(1.0 + 1e-7, 0.004)
+    for off, right in ((3e-7, True), (1e-5, False)):
+        got = numbers(1.0, 0.004 + off)
+        found = [differing(got, want, [exact], [], [], 1.0, of_numbers=x) for x in (True, False)]
+        assert [x is None for x in found] == [right, False]
+
+
+def test_what_numbers_alone_make_is_made_in_double_precision() -> None:
+    with Otherwise(None):
+        got = torch.hann_window(255)
+    want = torch.hann_window(255, dtype=torch.float64).float()
+    assert torch.equal(got, want)
 
 
 def test_a_step_is_no_slope() -> None:
