@@ -209,3 +209,62 @@ def test_sums_of_another_dtype(dtype: torch.dtype) -> None:
 def test_means_and_running_sums_of_another_dtype(dtype: torch.dtype) -> None:
     x = torch.tensor([[0.5 + 0.75j, 1 - 2j], [0, 3j], [-0.5, 2]])
     same_by_plans(lambda x: [x.mean(0, dtype=dtype), x.cumsum(1, dtype=dtype)], x)
+
+
+def special() -> torch.Tensor:
+    """Numbers whose parts are zeros of either sign, NaN and infinity."""
+    some = (1.0, -0.0, 0.5, -2.0, float("nan"), float("inf"), 0.0)
+    return torch.tensor([complex(a, b) for a in some for b in some])
+
+
+SUBTRACTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "a whole number": lambda x: x - 1,
+    "a fraction": lambda x: x - 1.5,
+    "a complex number": lambda x: x - (1 + 0j),
+    "from a number": lambda x: 1 - x,
+    "times a number": lambda x: torch.sub(x, x.flip(0) * 1, alpha=2),
+    "turned": lambda x: torch.rsub(x, x.flip(0) * 1, alpha=1.5),
+}
+
+
+@pytest.mark.parametrize("name", SUBTRACTIONS)
+def test_a_subtraction_adds_a_negative_product(name: str, compiled: None) -> None:
+    """Zeros of imaginary parts have its sign, which says on which side of a cut a root lies."""
+    x = special()
+    want = torch.view_as_real(SUBTRACTIONS[name](x))
+    for _ in range(2):
+        got = torch.view_as_real(SUBTRACTIONS[name](x.to("tenon"))).cpu()
+    numbers = ~want.isnan()
+    assert_same(got, want)
+    assert torch.equal(got.signbit()[numbers], want.signbit()[numbers])
+
+
+def test_the_gradient_of_acosh_at_its_cut(compiled: None) -> None:
+    def compute(device: str) -> torch.Tensor:
+        x = torch.tensor([complex(0.5, -0.0), complex(0.5, 0.0), -3 - 0j], device=device)
+        x = x.requires_grad_()
+        x.acosh().backward(torch.ones_like(x))
+        assert x.grad is not None
+        return x.grad
+
+    for _ in range(2):
+        assert_same(compute("tenon"), compute("cpu"), **CLOSE)
+
+
+@pytest.mark.parametrize("alpha", [0, 1, True, 2.5, 1j])
+@pytest.mark.parametrize("index", [torch.int64, torch.int32])
+@pytest.mark.parametrize(("shape", "dim"), [((7,), 0), ((7, 2), 0), ((2, 7), -1), ((2, 7, 3), 1)])
+def test_added_slices_are_complex_products(
+    alpha: complex, index: torch.dtype, shape: tuple[int, ...], dim: int, compiled: None
+) -> None:
+    """NaN of a part goes into the other, but where the CPU's kernel scatters."""
+    some = special()[::7].reshape([7 if k == dim % len(shape) else 1 for k in range(len(shape))])
+
+    def compute(device: str) -> torch.Tensor:
+        x, source = torch.ones(shape, dtype=some.dtype), some.expand(shape).clone()
+        at = (torch.arange(7) % 5).to(index)
+        x, at, source = (t.to(device) for t in (x, at, source))
+        return torch.view_as_real(x.index_add(dim, at, source, alpha=alpha))
+
+    for _ in range(2):
+        assert_same(compute("tenon"), compute("cpu"))

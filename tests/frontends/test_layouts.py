@@ -118,6 +118,7 @@ aten = torch.ops.aten
 LYING: dict[str, Op] = {
     "copysign": torch.copysign,
     "copysign, a number": lambda x, y: torch.copysign(x, torch.ones((), device=x.device)),
+    "copysign, expanded": lambda x, y: torch.copysign(y.expand(5, 4, 3), -2.0),
     "floor_divide": torch.floor_divide,
     "div": lambda x, y: torch.div(x, y, rounding_mode="floor"),
     "logical_and": torch.logical_and,
@@ -146,8 +147,9 @@ LYING: dict[str, Op] = {
 }
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("name", LYING)
-def test_results_lie_as_eager_code_has_them(name: str) -> None:
+def test_results_lie_as_eager_code_has_them(name: str, dynamic: bool | None) -> None:
     """PyTorch's references, which its traces take, have some lie otherwise than its kernels."""
 
     def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -157,7 +159,7 @@ def test_results_lie_as_eager_code_has_them(name: str) -> None:
     x, y = turned(2, 4, 3), torch.randn(4, 3)
     torch._dynamo.reset()
     got, want = (
-        torch.compile(function, backend="tenon")(x.to("tenon"), y.to("tenon")),
+        torch.compile(function, backend="tenon", dynamic=dynamic)(x.to("tenon"), y.to("tenon")),
         function(x, y),
     )
     assert got[0].stride() == want[0].stride()

@@ -64,6 +64,26 @@ def test_progressions_between_tensors_have_plans(ends: str, steps: int) -> None:
     same_in_windows_with_plans(compute, torch.tensor(0.25), torch.tensor(2))
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("periodic", [True, False])
+def test_a_window_of_16_bit_numbers_is_rounded_at_each_step(
+    dtype: torch.dtype, periodic: bool
+) -> None:
+    def compute(x: torch.Tensor) -> list[torch.Tensor]:
+        how = {"dtype": dtype, "device": x.device}
+        return [x * torch.hann_window(n, periodic, **how) for n in (0, 1, 2, 17, 64)]
+
+    want = compute(torch.ones((), dtype=dtype))
+    got = torch.compile(compute, backend="tenon")(torch.ones((), dtype=dtype, device="tenon"))
+    assert_same(got, want, atol=0 if dtype.itemsize == 2 else torch.finfo(dtype).eps)
+
+
+def test_a_window_of_whole_numbers_is_refused_in_a_graph() -> None:
+    compute = torch.compile(lambda x: x + torch.hann_window(3, dtype=x.dtype, device=x.device))
+    with pytest.raises(Exception, match="expects floating point dtypes"):
+        compute(torch.ones(3, dtype=torch.int64, device="tenon"))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
 @pytest.mark.parametrize("sizes", [(2, 2), (1, 4), (2, 1, 2)])
 def test_progressions_keep_the_sizes_of_as_many_elements(dtype: Any, sizes: Any) -> None:

@@ -32,6 +32,7 @@ import torch_tenon.ops.optimizer_steps
 import torch_tenon.ops.products
 import torch_tenon.ops.recurrent_layers
 import torch_tenon.ops.upsampling  # noqa: F401  # the entries of all of them
+from torch_tenon.ir.sixteen_bits import rounded_number
 from torch_tenon.ops import batch_norms
 from torch_tenon.ops.composition_table import COMPOSITIONS, composition
 from torch_tenon.ops.decompositions import DECOMPOSITIONS
@@ -298,6 +299,23 @@ def nan_to_num(
     found = torch.where(x == -math.inf, fitting(low), x)
     found = torch.where(x == math.inf, fitting(high), found)
     return torch.where(x.isnan(), fitting(0.0 if nan is None else nan), found)
+
+
+@composition(aten.hann_window.default, aten.hann_window.periodic)
+def hann_window(length: int, periodic: bool = True, *, dtype: Any = None, **how: Any) -> Tensor:
+    """Half of what a cosine lacks to 1 (length). 16-bit numbers are rounded after each step, as the
+    CPU has them, and so is the angle from one to the next: PyTorch's decomposition for traces
+    rounds once, and takes whole numbers."""
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    if not dtype.is_floating_point:
+        return NotImplemented
+    if length < 2:
+        return torch.ones(length, dtype=dtype, **how)
+    count = length + 1 if periodic else length
+    step = math.pi * 2 / (count - 1)
+    step = rounded_number(step, dtype) if dtype.itemsize == 2 else step
+    angles = torch.arange(count, dtype=dtype, **how) * step
+    return (angles.cos() * -0.5 + 0.5)[:length]
 
 
 def _unpooled(op: Any) -> Callable[..., Tensor]:

@@ -72,8 +72,9 @@ def lies_as_on_the_cpu(op: Any, rule: str) -> None:
     if op not in op_implementations_dict and _IMPLICIT not in op.py_kernels:
         op_implementations_dict[op] = _by_rule(rule)
     # What stands in comes of PyTorch's decomposition where there is one, which keeps the operands',
-    # and gives its input where that is the result.
-    if rule in ("in order", "input") and op in decomposition_table and op not in meta_table:
+    # and gives its input where that is the result. Its references stand in for sizes of any value.
+    known = rule in ("in order", "input") or (rule == "operands" and _is_reference(op))
+    if known and op in decomposition_table and op not in meta_table:
         decomposition_table[op] = _of_the_device(op, decomposition_table[op], rule)
     above = op.py_kernels.get(DispatchKey.Autograd, op.py_kernels.get(_IMPLICIT))
     if above is None and op._can_decompose():
@@ -81,6 +82,12 @@ def lies_as_on_the_cpu(op: Any, rule: str) -> None:
     if above is not None and _GRADIENTS not in op.py_kernels:
         laid = laid_out(op, _of_taken_dtypes(op, above), rule)
         above_gradients(op, in_own_memory(op, laid))
+
+
+def _is_reference(op: Any) -> bool:
+    """Whether an op has one of PyTorch's references in Python, beside its kernel in C++."""
+    found = decomposition_table.get(op)
+    return found is not None and not found.__module__.startswith("torch._decomp")
 
 
 def _of_taken_dtypes(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -120,7 +127,9 @@ def laid_out(op: Any, function: Callable[..., Any], rule: str) -> Callable[..., 
         if rule in ("operands", "input"):
             given = [x for x in tree_leaves((args, keywords)) if isinstance(x, Tensor)]
             strides = _of_sum(given if rule == "operands" else [_input(op, args, keywords)])
-            if strides is None or strides == first.stride() or len(strides) != first.dim():
+            if strides is None or strides == _hints(first.stride()):
+                return found
+            if len(strides) != first.dim():
                 return found
             order = sorted(range(first.dim()), key=lambda d: -strides[d])
             back = [order.index(d) for d in range(first.dim())]
@@ -178,15 +187,25 @@ def _input(op: Any, args: Sequence[Any], keywords: dict[str, Any]) -> Tensor:
     return found
 
 
+def _hints(numbers: Sequence[int | torch.SymInt]) -> tuple[int, ...] | None:
+    """What sizes of any value are in the call that is traced; None where nobody knows."""
+    symbols = [n.node for n in numbers if isinstance(n, torch.SymInt)]
+    if not all(node.has_hint() for node in symbols):
+        return None
+    return tuple(int(n.node.hint) if isinstance(n, torch.SymInt) else n for n in numbers)
+
+
 def _of_sum(tensors: Sequence[Tensor]) -> tuple[int, ...] | None:
-    """The strides of the sum of tensors, by PyTorch's C++; None where sizes may have any value,
-    which that does not take."""
-    layouts = [(tuple(x.shape), x.stride()) for x in tensors]
-    if not all(type(n) is int for layout in layouts for numbers in layout for n in numbers):
+    """The strides of the sum of tensors, by PyTorch's C++; of sizes of any value those in the call
+    that is traced."""
+    layouts = [(_hints(x.shape), _hints(x.stride())) for x in tensors]
+    known = [(sizes, steps) for sizes, steps in layouts if sizes is not None and steps is not None]
+    if len(known) < len(layouts):
         return None
     with _disable_current_modes():
-        total = [torch.empty_strided(*layout, device="meta") for layout in layouts]
-        return functools.reduce(torch.add, total).stride()
+        total = [torch.empty_strided(*layout, device="meta") for layout in known]
+        found: Tensor = functools.reduce(torch.add, total[1:], total[0])
+        return (found if len(total) > 1 else found + 1).stride()
 
 
 _asked = threading.local()

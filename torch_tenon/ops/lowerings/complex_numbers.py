@@ -24,6 +24,7 @@ from torch_tenon.ops.lowerings.copies import alias
 from torch_tenon.ops.lowerings.indexing import index_put
 from torch_tenon.ops.lowerings.pointwise import pow_
 from torch_tenon.ops.lowerings.reductions import dims_of, number_value
+from torch_tenon.ops.lowerings.scatters import adds_by_scatter, index_add
 from torch_tenon.ops.lowerings.table import (
     Build,
     CannotLower,
@@ -168,6 +169,15 @@ def put(
     if accumulate:
         return _by_parts(index_put, b, x, indices, values, accumulate)
     return index_put(b, x, indices, values)
+
+
+@own("index_add")
+def add_slices(b: Build, x: Value, dim: int, at: Value, source: Value, *, alpha: Any = 1) -> Value:
+    """x with `alpha` times the slices of a source added by their parts. The product is a complex
+    one, also with 1: NaN of a part goes into the other. A scatter has none."""
+    if not adds_by_scatter(x, dim, at, alpha):
+        source = elementwise(ops.mul, (source, alpha), x.dtype, x.dtype)
+    return _by_parts(index_add, b, x, dim, at, source)
 
 
 def _multiplied(name: str) -> None:

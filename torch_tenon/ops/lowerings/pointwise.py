@@ -156,7 +156,7 @@ def _scaled(scalar: Callable[..., Scalar], turned: bool = False) -> Callable[...
         if by == 1 and not dtype.is_complex:  # whose infinities tell that PyTorch multiplies by it
             return elementwise(scalar, (x, y), dtype, dtype)
 
-        less = scalar == ops.sub and dtype.is_floating_point
+        less = scalar == ops.sub and (dtype.is_floating_point or dtype.is_complex)
         if less and isinstance(by, Value):
             # Negated in its own dtype, as PyTorch does: a whole 0 stays without a sign.
             by = elementwise(ops.neg, (by,), by.dtype, by.dtype)
@@ -166,7 +166,7 @@ def _scaled(scalar: Callable[..., Scalar], turned: bool = False) -> Callable[...
         def f(a: Scalar, c: Scalar, k: Scalar) -> Scalar:
             if dtype.is_floating_point:  # rounded once, as by PyTorch's vectors
                 return ops.fma(c, k, a)
-            return scalar(a, ops.mul(c, k))
+            return ops.add(a, ops.mul(c, k)) if less else scalar(a, ops.mul(c, k))
 
         return elementwise(f, (x, y, by), dtype, dtype, 2)
 

@@ -185,7 +185,7 @@ def index_reduce(
     """x with slices of a source combined at positions of a dimension."""
     if x.dtype is torch.bool and (len(x.sizes) < 2 or not include_self):
         raise CannotLower("truth values of one dimension, or without those that are there")
-    in_steps = not _adds_by_scatter(x, dim, at)
+    in_steps = not adds_by_scatter(x, dim, at)
     rows, source = _rows(x, dim, at, _of_rank(x, source))
     embedding = _Places("embedding")
     return _reduced(b, x, dim, rows, source, reduce, include_self, embedding, True, in_steps)
@@ -220,10 +220,12 @@ def _rows(x: Value, dim: int, at: Value, source: Any) -> tuple[Value, Value]:
     return Lazy(sizes, at.dtype, lambda p: flat.load([p[d]]), (flat,), 0), made
 
 
-def _adds_by_scatter(x: Value, dim: int, at: Value) -> bool:
+def adds_by_scatter(x: Value, dim: int, at: Value, alpha: Any = 1) -> bool:
     """Whether the CPU's kernel of `index_add` scatters: slices that are all of what is outside or
-    inside."""
+    inside, and that no factor scales. A truth value is one."""
     rank = len(x.sizes)
+    if isinstance(alpha, Value | bool) or alpha != 1:
+        return False
     return rank > 1 and wrap_dim(dim, rank) in (0, rank - 1) and at.dtype is torch.int64
 
 
@@ -240,7 +242,7 @@ def index_add(b: Build, x: Value, dim: int, at: Value, source: Value, *, alpha: 
         # Slices are added times alpha, numbers once they are.
         dtype = wide if rank > 1 else x.dtype
         source = elementwise(scaled, (source, b.fitting(alpha, x.dtype)), wide, dtype)
-    in_steps = is_scaled or not _adds_by_scatter(x, dim, at)
+    in_steps = not adds_by_scatter(x, dim, at, alpha)
     return _scatter_along(b, x, dim, rows, source, "sum", True, _Places("embedding"), in_steps)
 
 

@@ -111,12 +111,14 @@ class Otherwise(TorchDispatchMode):
 
 
 def _of_integers(func: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
-    """The op with integers, rounded from double precision where its result is float32."""
+    """The op with integers, or with numbers alone, rounded from double precision where its result
+    is float32."""
     result = func(*args, **kwargs)
     found = [x for x in tree_leaves(result) if _floating(x)]
-    of_tensors = any(isinstance(x, torch.Tensor) for x in tree_leaves((args, kwargs)))
-    if not found or not of_tensors or func._schema.is_mutable:
+    if not found or "empty" in func._schema.name or func._schema.is_mutable:
         return result
+    if (dtype := kwargs.get("dtype")) is not None:
+        kwargs["dtype"] = _WIDER.get(dtype, dtype)
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:

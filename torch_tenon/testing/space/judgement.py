@@ -44,13 +44,15 @@ class Finding:
 class Evidence:
     """What the CPU makes of the call otherwise: `ways` in other right ways, `repeats` in the very
     same way, `noisy` with numbers that are off by a little, `scale` the largest number given;
-    `undefined`: it has no one result."""
+    `undefined`: it has no one result, `of_numbers`: it is given no tensor, so that nothing but the
+    CPU's largest error shows how exact its elements are."""
 
     ways: list[Outcome]
     repeats: list[Outcome]
     noisy: list[Outcome]
     scale: float
     undefined: bool = False
+    of_numbers: bool = False
 
 
 class Judge:
@@ -180,6 +182,7 @@ class Judge:
             evidence.scale,
             self.signs,
             self.approximate,
+            evidence.of_numbers,
         )
         return Finding("value", f"{where}: {text}") if text else None
 
@@ -243,11 +246,12 @@ def differing(
     scale: float,
     signs: bool = True,
     approximate: bool = False,
+    of_numbers: bool = False,
 ) -> str | None:
     """In words where numbers differ from all that the CPU makes; None where they do not.
 
-    `scale` is the largest number given, `signs` says whether zeros have some. What two
-    equal calls on the CPU differ in is undefined.
+    `scale` is the largest number given, `signs` says whether zeros have some, `of_numbers` that no
+    tensor was given. What two equal calls on the CPU differ in is undefined.
     """
     part = want.dtype.to_real() if want.is_complex() else want.dtype
     mine, theirs, *others = (_reals(x) for x in (got, want, *ways))
@@ -265,7 +269,11 @@ def differing(
         for x in [theirs, *others]:
             right |= _near(mine, x, x.abs() * relative + tiny)
             # As far from the exact number, which one of these is, as the CPU's a few times.
-            right |= _near(mine, x, _FACTOR * (theirs - x).abs().nan_to_num(0, 0, 0))
+            off = (theirs - x).abs().nan_to_num(0, 0, 0)
+            if of_numbers and off.numel():  # one of them may happen to be exact
+                most = torch.finfo(part).eps * x.abs().nan_to_num(0, 0, 0).max()
+                off = off.max().clamp(max=most).expand_as(off)
+            right |= _near(mine, x, _FACTOR * off)
         slope = _SLOPE * scale * torch.finfo(part).eps * math.sqrt(max(1, want.numel()))
         for x in (_reals(y) for y in noisy):
             moved = (x - theirs).abs().nan_to_num(0, 0, 0)

@@ -39,9 +39,9 @@ def evidence(case: Case, k: int) -> Evidence:
         if _to_whole(case):
             repeats += [run(case, "cpu", k, change=_ordinary)]
         noisy = [run(case, "cpu", k, change=partial(_moved, seed)) for seed in range(_NOISY)]
-        if not _settled(case, k):
-            return Evidence(ways, repeats, noisy, _scale(case), undefined=True)
-    return Evidence(ways, repeats, noisy, _scale(case))
+        of_numbers = not case.data["tensors"]
+        undefined = not _settled(case, k)
+    return Evidence(ways, repeats, noisy, _scale(case), undefined, of_numbers)
 
 
 def _settled(case: Case, k: int) -> bool:

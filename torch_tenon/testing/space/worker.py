@@ -155,15 +155,19 @@ class Runner:
 
 def _tracing_alone(pair: tuple[Case, Answer], k: int, got: Outcome, found: Finding) -> bool:
     """Whether PyTorch's tracing is what gives another error, or another structure of results: the
-    same is wrong with a graph of the CPU's that runs op by op. Wrong numbers are never excused."""
+    same is wrong with a graph of the CPU's that runs op by op, as AOTAutograd has it or as Dynamo
+    has. Wrong numbers are never excused."""
     if found.kind in ("value", "memory", "no error", "warning"):
         return False
     case, answer = pair
     _mark(ON_CPU)
-    for size, _, (other,) in run_as_graph([case], "cpu", "aot_eager"):
-        if size == k:
-            alike = answer.judges[k].find(other, graph=True, by_plan=True)
-            return alike is not None and alike.kind == found.kind and other.error == got.error
+    for backend in ("aot_eager", "eager"):
+        for size, _, (other,) in run_as_graph([case], "cpu", backend):
+            if size == k:
+                alike = answer.judges[k].find(other, graph=True, by_plan=True)
+                if alike is not None and alike.kind == found.kind and other.error == got.error:
+                    return True
+                break
     return False
 
 
