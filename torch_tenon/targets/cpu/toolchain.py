@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 
+from torch_tenon.forked import LockOfProcess
 from torch_tenon.targets.target import CompileError, CompilerMissing
 
 # What gcc alone is told for x86, because of two faults of gcc 12. `x[j / 16]` in a loop over bytes
@@ -58,7 +59,7 @@ _LIMITED = 'ulimit -S -t "$0"; exec "$@"'
 
 _running: set[subprocess.Popen[bytes]] = set()
 _stopped = False
-_lock = threading.Lock()  # a process is started and known, or `stop` comes first
+_lock = LockOfProcess()  # a process is started and known, or `stop` comes first
 
 
 class Toolchain:
@@ -204,7 +205,7 @@ def _started_by_another(
     """
     made: list[subprocess.Popen[bytes] | BaseException] = []
     given_up: list[bool] = []
-    ended = threading.Lock()
+    ended = threading.Lock()  # not of forks: of these two threads alone
     ended.acquire()
 
     def make() -> None:
