@@ -399,8 +399,8 @@ TENON_EXPORT int32_t tenon_output_sizes(
  * it allocates `data` (aligned to 64 bytes) and `nbytes`. An output's memory overlaps no other's,
  * or the run is refused; it may overlap an input, which the results then replace.
  * Several threads may run one program at once. One with state runs one call at a time. After an
- * error an output's memory holds anything, and none was allocated; steps of the run may have
- * changed the state, which `tenon_reset` sets right. */
+ * error an output's memory holds anything, and none was allocated. Steps of a run that failed may
+ * have changed the state: methods that use it are refused until `tenon_reset` sets it right. */
 TENON_EXPORT int32_t tenon_run(
     tenon_program* program,
     size_t method,

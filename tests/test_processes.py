@@ -1,6 +1,8 @@
 """Workers, forked and spawned processes, and the end of a process."""
 
+import os
 import re
+import signal
 import sys
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from fresh_process import output, run
 
 import torch_tenon
 from torch_tenon import _C
+from torch_tenon.forked import LockOfProcess
 from torch_tenon.pytorch import process
 
 
@@ -377,3 +380,31 @@ def test_an_interrupted_program_reports_its_own_error() -> None:
         "(x * 2).sum().backward()\nraise SystemExit(7)"
     )
     assert done.returncode == 7 and done.stderr == ""
+
+
+def test_a_lock_that_a_thread_holds_is_open_in_a_forked_child() -> None:
+    lock = LockOfProcess()
+    with lock:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            with lock:
+                os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    with lock:  # what the child did is nothing to the parent
+        pass
+
+
+def test_each_lock_of_the_package_is_open_in_a_child_or_it_says_why_not() -> None:
+    root = Path(__file__).parent.parent / "torch_tenon"
+    found = [
+        f"{path.relative_to(root)}:{number}: {line.strip()}"
+        for path in sorted(root.rglob("*.py"))
+        if path.parts[-2] != "starts"  # sources for others to fill in
+        for text in [path.read_text()]
+        for number, line in enumerate(text.splitlines(), 1)
+        if re.search(r"threading\.R?Lock\(\)", line)
+        and "not of forks" not in line
+        and "os.register_at_fork(" not in text
+    ]
+    assert not found, "a `LockOfProcess` is open in a forked child:\n" + "\n".join(found)

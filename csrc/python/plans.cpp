@@ -147,13 +147,20 @@ void bind_plans(py::module_& m) {
           py::arg("owners") = std::vector<std::shared_ptr<KernelOwner>>())
       .def(
           "run",
-          torch::wrap_pybind_function([](const Plan& plan, py::list inputs, c10::Device device) {
+          torch::wrap_pybind_function([](const Plan& plan,
+                                         py::list inputs,
+                                         c10::Device device,
+                                         const std::vector<size_t>& lost) {
             auto tensors = inputs.cast<std::vector<at::Tensor>>();
             inputs.attr("clear")();
             const ReleasedInterpreter no_gil;
-            return plan.run(std::move(tensors), device);
+            return plan.run(std::move(tensors), device, lost);
           }),
-          "Runs once; `inputs` is empty then, so that its tensors can be let go of.")
+          py::arg("inputs"),
+          py::arg("device"),
+          py::arg("lost") = std::vector<size_t>(),
+          "Runs once; `inputs` is empty then, so that its tensors can be let go of. Where it "
+          "fails, the inputs `lost` have the error from then on.")
       .def(
           "run_in_place",
           torch::wrap_pybind_function_no_gil([](const Plan& plan,

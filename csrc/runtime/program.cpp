@@ -67,6 +67,12 @@ const Method& form_for(const Method& first, std::span<const GivenTensor> inputs)
   return first;
 }
 
+bool uses_state(const Method& method) {
+  const auto is_state = [](const Source& source) { return source.kind == Source::Kind::state; };
+  return std::ranges::any_of(method.plan_inputs, is_state) ||
+         std::ranges::any_of(method.copies, is_state, &OutputCopy::source);
+}
+
 std::string names_of(const std::vector<Code>& codes) {
   std::string names;
   for (const auto& code : codes)
@@ -178,29 +184,37 @@ void Program::run(
   std::optional<StateLock> lock;
   if (!file_.state_list.empty()) {
     lock.emplace(*this);
-    if (!state_is_whole_)
+    if (half_changed_by_ != nullptr && uses_state(*plan.method))
       fail(
           ErrorKind::error,
-          "{}: another thread ran it when this process was forked, so its state may be half "
-          "changed: reset it first",
-          file_.path());
+          "{}: {}, so its state may be half changed: reset it first",
+          file_.path(),
+          half_changed_by_);
   }
   planned_bytes_ = plan.placement.nbytes;
   const ThreadPool::Use use(pool_);
-  runner_->run(plan, inputs, outputs);
+  try {
+    runner_->run(plan, inputs, outputs);
+  } catch (...) {
+    // Every step of a run that fails runs, on whatever the failed one has left.
+    if (uses_state(*plan.method))
+      half_changed_by_ = "a call of it failed";
+    throw;
+  }
 }
 
 void Program::in_child() {
   if (changes_state_.load() == std::this_thread::get_id())
     return;  // it goes on there
-  state_is_whole_ = state_is_whole_ && changes_state_.exchange({}) == std::thread::id();
+  if (changes_state_.exchange({}) != std::thread::id())
+    half_changed_by_ = "another thread ran it when this process was forked";
   new (&state_mutex_) std::mutex;
 }
 
 void Program::reset() {
   const StateLock lock(*this);
   runner_->reset();
-  state_is_whole_ = true;
+  half_changed_by_ = nullptr;
 }
 
 std::string Program::facts() const {

@@ -55,7 +55,7 @@ class Program final : Forked {
   std::atomic<size_t> planned_bytes_{0};  // of the last run
   std::mutex state_mutex_;  // of runs that may change it; not of forks: a child has a new one
   std::atomic<std::thread::id> changes_state_{};  // which thread has it
-  bool state_is_whole_ = true;  // no run of a thread that a fork left behind was changing it
+  const char* half_changed_by_ = nullptr;         // what left the state so; null: it is whole
 };
 
 }  // namespace tenon

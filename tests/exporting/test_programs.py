@@ -282,6 +282,24 @@ class Decoder(nn.Module):
         return self.cache.sum(0)
 
 
+def test_state_after_a_call_that_failed(tmp_path: Path) -> None:
+    """What the steps behind a check that failed leave in it is no number of the model's."""
+    model = Decoder()
+    words, places = torch.tensor([3, 49]), torch.tensor([0, 15])
+    program = exported(tmp_path, model, words, places)
+    for _ in range(2):
+        torch.testing.assert_close(program(words, places), model(words, places))
+        with pytest.raises(ProgramError, match="size 3"):
+            program(torch.arange(3), places)  # before anything runs
+        torch.testing.assert_close(program(words, places), model(words, places))
+        with pytest.raises(ValueError, match="out of range"):
+            program(words + 1, places)
+        with pytest.raises(ProgramError, match=r"a call of it failed.*reset it first"):
+            program(words, places)
+        program.reset()
+        model.cache.zero_()
+
+
 @pytest.mark.slow
 def test_methods_share_weights_and_state(tmp_path: Path) -> None:
     model = Decoder().eval()

@@ -18,6 +18,8 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from torch_tenon.forked import LockOfProcess
+
 _T = TypeVar("_T")
 
 # In seconds. A process that ends closes its connections a moment before it is seen to have ended.
@@ -41,7 +43,7 @@ class RollCall:
         self._rank = rank
         self._own = _Record.of_this_process()
         self._records: list[_Record | None] = [None] * size
-        self._lock = threading.Lock()
+        self._lock = LockOfProcess()
         self._lost = ""  # once found
         store.set(f"process/{rank}", str(self._own))
 

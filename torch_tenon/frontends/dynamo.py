@@ -27,6 +27,7 @@ from torch_tenon.compiler.backend import Backend
 from torch_tenon.compiler.build import takes_unsigned
 from torch_tenon.compiler.explain import GraphSummary, describe, summarise_graph
 from torch_tenon.compiler.failing import why_not
+from torch_tenon.compiler.lost import follows_from_failure
 from torch_tenon.compiler.plan import HOST, Plan
 from torch_tenon.frontends.common_nodes import merge_equal_nodes
 from torch_tenon.frontends.complex_constants import eager_code
@@ -74,6 +75,13 @@ class CompiledGraph:
         # Which of the graph's tensors it writes.
         stored = built.program.inputs[: len(built.tensor_inputs)]
         self.written = [x.buffer.storage.current is not x.buffer.base for x in stored]
+        # Of these, what holds anything once a run has failed.
+        lost = follows_from_failure(plan.schedule.groups)
+        self.lost = [
+            k
+            for k, (x, written) in enumerate(zip(stored, self.written, strict=True))
+            if written and x.buffer.storage in lost
+        ]
         self.numbers = None
         if table.sources or table.floats:
             self.numbers = evaluator(table.sources, table.given, list(table.floats))
@@ -138,7 +146,7 @@ class CompiledGraph:
         self, native: _C.Plan, tensors: list[Tensor], copied: Sequence[tuple[Tensor, Tensor]]
     ) -> list[Any]:
         """The plan's results. What it has written is given back to tensors that were copied."""
-        got: list[Any] = native.run(tensors, self.device)
+        got: list[Any] = native.run(tensors, self.device, self.lost)
         with torch.no_grad():
             for t, copy in copied:
                 t.copy_(copy)

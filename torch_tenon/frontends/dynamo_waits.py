@@ -11,13 +11,14 @@ import functools
 import importlib.abc
 import logging
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import FrameType, ModuleType
 from typing import Any
 
 import torch
+
+from torch_tenon.forked import LockOfProcess
 
 _NAME = "torch._dynamo"
 # Where PyTorch keeps what it calls in place of a function that Dynamo is not to look at.
@@ -31,7 +32,7 @@ class _Waiting(ModuleType):
 
     def __init__(self) -> None:
         super().__init__(_NAME)
-        self.__dict__.update(_told=[], _lock=threading.Lock(), _alone=[], in_parts=False)
+        self.__dict__.update(_told=[], _lock=LockOfProcess(), _alone=[], in_parts=False)
 
     def graph_break(self, *_: Any, **__: Any) -> None:
         """Nothing is traced."""

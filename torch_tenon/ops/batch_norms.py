@@ -95,6 +95,8 @@ def _of_rounded_sums(scale: Tensor, count: Any, eps: float) -> Tensor:
     total = (count / (scale * scale)).bfloat16()
     if isinstance(count, int):
         count = rounded_number(count, torch.bfloat16)
+    else:
+        count = scale.new_full((), count).bfloat16()
     return torch.rsqrt((total / count).to(scale.dtype) + eps)
 
 

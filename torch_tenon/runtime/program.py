@@ -170,7 +170,8 @@ class Program:
         raise AttributeError(f"{self._path} has no method {name!r}: {', '.join(methods)}")
 
     def reset(self) -> None:
-        """Gives the state the contents that it had in the file."""
+        """Gives the state the contents that it had in the file. After a call that failed while it
+        ran, methods that use the state raise ProgramError until then."""
         self._library.tenon_reset(self._opened())
 
     def report(self) -> dict[str, Any]:

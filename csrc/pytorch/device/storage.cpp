@@ -307,6 +307,17 @@ void note_contents(Buffer& buffer, bool whole) {
     before = std::move(buffer.failure);
 }
 
+void lose_contents(c10::StorageImpl& storage, std::shared_ptr<Failure> failure) {
+  const auto buffer = buffer_of(storage);
+  if (!buffer)
+    return;
+  std::lock_guard<std::mutex> lock(record_mutex());
+  buffer->failure.swap(failure);  // that of before ends after the lock: it may be Python's
+  buffer->quiet.store(false, std::memory_order_relaxed);
+  if (own_buffer(storage) == buffer.get() && !buffer->shared)
+    withdraw_address(storage, *buffer, /*at_last=*/true);
+}
+
 void upload(c10::StorageImpl& storage, const c10::Storage& host) {
   const auto nbytes = std::min(storage.nbytes(), host.nbytes());
   if (nbytes == 0)

@@ -59,6 +59,8 @@ void share_address(c10::StorageImpl& storage);
 // The storage's buffer is written by the host or by an op that runs at once. `whole`, for when it
 // has been: all that it held is replaced, so an error that it had is gone.
 void note_contents(Buffer& buffer, bool whole);
+// What wrote a storage has failed on the way: who reads it gets that error.
+void lose_contents(c10::StorageImpl& storage, std::shared_ptr<Failure> failure);
 
 // Copies all that a host storage holds to the device, for a target whose memory the host cannot
 // reach; the host's storage is kept until that is done, and nobody waits.

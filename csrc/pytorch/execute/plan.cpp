@@ -210,7 +210,8 @@ void Plan::run_on_copies(
   raise_first(failures());
 }
 
-std::vector<at::Tensor> Plan::run(std::vector<at::Tensor> inputs, c10::Device device) const {
+std::vector<at::Tensor> Plan::run(
+    std::vector<at::Tensor> inputs, c10::Device device, c10::ArrayRef<size_t> lost) const {
   check_count("inputs", inputs.size(), data_.inputs.size());
   if (!device.is_cpu())
     refuse_in_capture("a graph of torch.compile");
@@ -245,28 +246,47 @@ std::vector<at::Tensor> Plan::run(std::vector<at::Tensor> inputs, c10::Device de
     places.emplace_back(
         start != nullptr ? start + t.storage_offset() * t.itemsize() : nullptr, t.storage());
   }
+  std::vector<c10::Storage> half_written;
+  for (const auto k : lost) {
+    if (inputs.at(k).device().type() == kTenon)
+      half_written.push_back(inputs[k].storage());
+  }
   inputs.clear();
   std::optional<PlanRun> run;
+  const auto lose = [&] {
+    const auto failure = Failure::current("in a compiled graph that was writing this tensor");
+    for (const auto& storage : half_written)
+      lose_contents(*storage.unsafeGetStorageImpl(), failure);
+  };
   const auto execute = [&] {
     run.emplace(*this, device);
     for (size_t k = 0; k < places.size(); ++k)
       run->place(data_.inputs[k], places[k].first, std::move(places[k].second));
     run->execute({});
   };
-  if (enqueues) {
-    enqueue_and_wait(device.index(), "a compiled graph", data_, [&](Queue& queue) {
+  try {
+    if (enqueues) {
+      enqueue_and_wait(device.index(), "a compiled graph", data_, [&](Queue& queue) {
+        for (auto& number : numbers)
+          number.send(queue);
+        execute();
+        for (auto& number : numbers)
+          number.fetch(queue);
+      });
       for (auto& number : numbers)
-        number.send(queue);
+        number.take();
+    } else {
       execute();
-      for (auto& number : numbers)
-        number.fetch(queue);
-    });
-    for (auto& number : numbers)
-      number.take();
-  } else {
-    execute();
+    }
+    raise_first(run->failures()());
+  } catch (const c10::OutOfMemoryError&) {
+    if (!enqueues)  // else nothing was enqueued
+      lose();
+    throw;
+  } catch (...) {
+    lose();
+    throw;
   }
-  raise_first(run->failures()());
   std::vector<at::Tensor> results;
   results.reserve(data_.results.size());
   for (const auto& spec : data_.results)

@@ -64,8 +64,10 @@ class Plan {
       c10::ArrayRef<size_t> written = {}) const;
 
   // Runs once and makes tensors of the results on `device`. A result may lie in an input's storage;
-  // other inputs are let go of after their last step. Raises the first error.
-  std::vector<at::Tensor> run(std::vector<at::Tensor> inputs, c10::Device device) const;
+  // other inputs are let go of after their last step. Raises the first error, which is then that of
+  // the inputs `lost` too: those that it writes, and that depend on what may fail.
+  std::vector<at::Tensor> run(
+      std::vector<at::Tensor> inputs, c10::Device device, c10::ArrayRef<size_t> lost = {}) const;
 
   const PlanData& data() const {
     return data_;

@@ -405,6 +405,22 @@ def test_batch_norms_compute_with_the_statistics_that_they_save(
     same_by_plans(compute, x, vectors, **digits)
 
 
+def test_batch_norms_round_how_many_numbers_there_are() -> None:
+    """In graphs for any size too: bfloat16 has neither 257 nor 301."""
+
+    def normed(x: torch.Tensor) -> Results:
+        return list(torch.native_batch_norm(x, None, None, None, None, True, 0.1, 1e-5))
+
+    torch._dynamo.reset()
+    compiled = torch.compile(normed, backend="tenon", dynamic=True)
+    for count in (257, 301):
+        generator = torch.Generator().manual_seed(count)
+        x = torch.randn(1, 64, count, generator=generator).add(0.3).bfloat16()
+        for mine, theirs in zip(compiled(x.to("tenon")), normed(x), strict=True):
+            assert mine.cpu().equal(theirs)
+    torch._dynamo.reset()
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("training", [False, True])
 def test_gradients_of_batch_norms_of_what_lies_apart(training: bool, dtype: torch.dtype) -> None:

@@ -8,6 +8,7 @@ import os
 import platform
 import shlex
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -482,3 +483,20 @@ def test_a_process_that_ends_stops_its_compilers(asked: str, tmp_path: Path) -> 
     assert said.splitlines() == ["the compiler was stopped: the process ends"] * 2
     (number,) = (tmp_path / "started").read_text().split()
     assert not Path(f"/proc/{number}").exists()
+
+
+def test_what_a_process_began_is_not_its_child_s(folder: Path) -> None:
+    """Both have the kernel in the end, and a child leaves its parent's files alone."""
+    source = GENERATED.replace("s[0]", "s[0] + 11")
+    parent = compiler(folder)
+    parent.begin([source])
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        try:
+            os._exit(0 if len(parent.functions([source])) == 1 else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert all(Path(run.folder.name).is_dir() for run in parent._begun)
+    assert len(parent.functions([source])) == 1

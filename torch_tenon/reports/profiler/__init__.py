@@ -21,6 +21,7 @@ import torch
 
 from torch_tenon import _C, config
 from torch_tenon.api import accelerator
+from torch_tenon.forked import LockOfProcess
 from torch_tenon.reports.profiler import trace
 from torch_tenon.reports.profiler.log import (
     ACTIVITIES,
@@ -69,7 +70,7 @@ class _Profile:
     lost: int = 0
 
 
-_lock = threading.Lock()
+_lock = LockOfProcess()
 _running: _Profile | None = None
 _last: _Profile | None = None
 _capturing = False

@@ -17,6 +17,7 @@ import numpy as np
 
 from torch_tenon import _C
 from torch_tenon.api import accelerator
+from torch_tenon.forked import LockOfProcess
 from torch_tenon.reports.profiler.log import ACTIVITIES, EVENT, Events, take
 from torch_tenon.reports.profiler.memory import Memory
 
@@ -98,7 +99,7 @@ class Collector:
         self._looked = self.begin
         self._log = _C.ProfileLog(_MOST_LOGGED)
         self._over = threading.Event()
-        self._lock = threading.Lock()
+        self._lock = LockOfProcess()
         self._worker = threading.Thread(target=self._work, name="tenon profile", daemon=True)
         self._worker.start()
 

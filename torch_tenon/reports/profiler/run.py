@@ -20,7 +20,7 @@ from torch_tenon.reports.profiler.summary import FORMAT, summarise
 from torch_tenon.reports.running import run_script, said
 
 _LIVE_PAUSE = 0.5  # seconds
-_running = threading.Lock()
+_running = threading.Lock()  # not of forks: nobody waits for it
 
 
 class NotAProfile(ValueError):

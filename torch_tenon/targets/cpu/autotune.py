@@ -13,7 +13,6 @@ import contextlib
 import functools
 import logging
 import statistics
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ import torch
 
 from torch_tenon import _C
 from torch_tenon.compiler.cache import digest
+from torch_tenon.forked import LockOfProcess
 from torch_tenon.targets.cpu.compiler import CpuCompiler, Function
 from torch_tenon.targets.cpu.toolchain import processor
 from torch_tenon.targets.target import CompileError, CompilerMissing
@@ -51,7 +51,7 @@ class Tuner:
 
     def __init__(self, compiler: CpuCompiler) -> None:
         self.compiler = compiler
-        self._lock = threading.Lock()
+        self._lock = LockOfProcess()
         self._driver: Function | None = None
         self._has_none = False
 

@@ -14,7 +14,6 @@ import os
 import re
 import subprocess
 import tempfile
-import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from torch_tenon import _C, config
 from torch_tenon.compiler.backend import KernelFile
 from torch_tenon.compiler.bounded import BoundedCache
 from torch_tenon.compiler.cache import Cache, digest
+from torch_tenon.forked import LockOfProcess
 from torch_tenon.targets.c_family import headers as shared
 from torch_tenon.targets.cpu import toolchain
 from torch_tenon.targets.cpu.toolchain import Toolchain, is_of_source
@@ -80,6 +80,7 @@ class Run:
     folder: tempfile.TemporaryDirectory[str]
     target: Path
     process: subprocess.Popen[bytes] | None = None
+    started_by: int = field(default_factory=os.getpid)
 
 
 class CpuCompiler:
@@ -100,7 +101,7 @@ class CpuCompiler:
         self._libraries = weakref.WeakValueDictionary[str, _C.SharedObject]()
         self._begun: list[Run] = []
         self.most_at_once = os.cpu_count() or 1  # runs of the C compiler
-        self._lock = threading.Lock()
+        self._lock = LockOfProcess()
 
     def symbol(self, source: str) -> str:
         """The name of the function that `source` (with `@NAME@` for its name) becomes: whatever its
@@ -114,7 +115,9 @@ class CpuCompiler:
             names = [self.symbol(s) for s in sources]
             found: dict[str, Function] = {}
             missing = self._missing(names, sources, found)
-            begun = [run for run in self._begun if not missing.keys().isdisjoint(run.unit.symbols)]
+            # What a process began is its own: a child that was forked meanwhile compiles anew.
+            own = [run for run in self._begun if run.started_by == os.getpid()]
+            begun = [run for run in own if not missing.keys().isdisjoint(run.unit.symbols)]
             for run in begun:
                 self._begun.remove(run)
                 found.update(self._finish([run]))

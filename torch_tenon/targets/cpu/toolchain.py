@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 
+from torch_tenon.forked import LockOfProcess
 from torch_tenon.targets.target import CompileError, CompilerMissing
 
 # What gcc alone is told, because of faults of gcc 12. Where a branch changes nothing in what a loop
@@ -63,7 +64,7 @@ _LIMITED = 'ulimit -S -t "$0"; exec "$@"'
 
 _running: set[subprocess.Popen[bytes]] = set()
 _stopped = False
-_lock = threading.Lock()  # a process is started and known, or `stop` comes first
+_lock = LockOfProcess()  # a process is started and known, or `stop` comes first
 
 
 class Toolchain:
@@ -209,7 +210,7 @@ def _started_by_another(
     """
     made: list[subprocess.Popen[bytes] | BaseException] = []
     given_up: list[bool] = []
-    ended = threading.Lock()
+    ended = threading.Lock()  # not of forks: of these two threads alone
     ended.acquire()
 
     def make() -> None:

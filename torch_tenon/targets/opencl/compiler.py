@@ -10,7 +10,6 @@ import logging
 import os
 import re
 import tempfile
-import threading
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from torch_tenon.compiler.bounded import BoundedCache
 from torch_tenon.compiler.cache import Cache, digest
 from torch_tenon.compiler.handwritten import Code
 from torch_tenon.compiler.kernel import Kernel
+from torch_tenon.forked import LockOfProcess
 from torch_tenon.targets.c_family import headers as shared
 from torch_tenon.targets.opencl.handwritten import elements_of
 from torch_tenon.targets.target import CompileError
@@ -68,7 +68,7 @@ class OpenCLCompiler:
         self.options = [*OPTIONS, *([PRECISE] if precise else [])]
         self._handles = BoundedCache[str, Handle]("compiled kernels", MOST_KERNELS)
         self._by_hand: dict[str, Handle] = {}  # whoever has such a handle keeps nothing else
-        self._lock = threading.Lock()
+        self._lock = LockOfProcess()
 
     @functools.cached_property
     def cache(self) -> Cache:
