@@ -46,6 +46,9 @@ OPS: dict[str, ScalarOp] = {
     ),
     "div": ScalarOp(2, "f", "x / y", sign="/", cost=SIMPLE, own_nan=True),
     "fma": ScalarOp(3, "f", "x * y + z rounded once", cost=SIMPLE, own_nan=True),
+    "multiply_add": ScalarOp(
+        3, "f", "x * y + z; rounded once where that is one instruction", cost=SIMPLE, own_nan=True
+    ),
     "floor_div": ScalarOp(2, "s", "floor(x / y), as Python's //"),
     "trunc_div": ScalarOp(2, "s", "x / y rounded toward zero"),
     "remainder": ScalarOp(2, "s", "x - y * floor(x / y): the sign of y"),

@@ -42,6 +42,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "add": lambda x, y: x | y if x.dtype is torch.bool else x + y,
     "floor_div": torch.floor_divide,
     "trunc_div": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
+    "multiply_add": lambda x, y, z: (x.double() * y.double() + z.double()).to(x.dtype),
     "fma": lambda x, y, z: (x.double() * y.double() + z.double()).to(x.dtype),
     "round_bf16": lambda x: x.bfloat16(),
     "round_plain_bf16": lambda x: x.bfloat16(),

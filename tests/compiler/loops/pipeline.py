@@ -25,6 +25,7 @@ from torch_tenon.compiler.loops.fission import fission, scans_apart
 from torch_tenon.compiler.loops.interchange import interchange, sink
 from torch_tenon.compiler.loops.jam import jam
 from torch_tenon.compiler.loops.lower import axes, lower, read_later
+from torch_tenon.compiler.loops.neighbours import lanes_of, neighbours
 from torch_tenon.compiler.loops.numbers import Numbers, numbers_as_arguments
 from torch_tenon.compiler.loops.place import place_inside, place_values
 from torch_tenon.compiler.loops.rows import keep_rows
@@ -35,7 +36,14 @@ from torch_tenon.compiler.loops.split import split_reductions
 from torch_tenon.compiler.loops.stage import stage
 from torch_tenon.compiler.loops.tile import as_lanes, share_out, tile
 from torch_tenon.compiler.loops.transpose import transpose_tiles
-from torch_tenon.compiler.loops.tree import Accumulate, Check, For, Tree, is_innermost
+from torch_tenon.compiler.loops.tree import (
+    Accumulate,
+    Check,
+    For,
+    Statement,
+    Tree,
+    is_innermost,
+)
 from torch_tenon.compiler.loops.unswitch import unswitch
 from torch_tenon.ir.index import Symbol
 from torch_tenon.targets.c_family.layout import common_coordinate
@@ -68,6 +76,8 @@ def rewrites(case: Case, rng: random.Random) -> Iterator[Rewrite]:
     yield "interchange", lambda t: interchange(t, [*first, *tiles, *last])
     before = next((s for s in case.group.outer if found[s] is lane), None)
     coordinate = None if before is None else common_coordinate(case.group, before)
+    if not inner and rng.random() < 0.5:
+        yield "neighbours", lambda t: neighbours(t, lambda loop: 3 if lanes_of(loop) else 1)
     if lane is not None and coordinate is not None and rng.random() < 0.7:
         yield "share_stores", lambda t: share_stores(t, lane, coordinate, Symbol("shares", lower=1))
     if lane is not None and across is None:
@@ -75,7 +85,7 @@ def rewrites(case: Case, rng: random.Random) -> Iterator[Rewrite]:
             yield "place_inside", lambda t: place_inside(t, lambda loop: loop.symbol is lane)
         yield "sink", lambda t: sink(t, lane, WIDTH)
     count = rng.randint(0, len(first) + len(tiles))
-    yield "share_out", lambda t: share_out(t, count)
+    yield "share_out", lambda t: share_out(t, min(count, nested(t.body)))
     yield "as_lanes", lambda t: as_lanes(t, lambda loop: True)
     yield "place_values", place_values
     numbers = Numbers(2, 3, set(inner), last[-1:] or inner[-1:], {"add", "lt", "ge"}, in_pass)
@@ -86,6 +96,12 @@ def rewrites(case: Case, rng: random.Random) -> Iterator[Rewrite]:
             lambda t: transpose_tiles(t, across, lane, WIDTH, lambda load: True),
         )
     yield from fast(inner, lane is None, in_pass, rng)
+
+
+def nested(body: list[Statement]) -> int:
+    """How many loops hold nothing but one another."""
+    loop = body[0] if len(body) == 1 else None
+    return 1 + nested(loop.body) if isinstance(loop, For) else 0
 
 
 def fast(

@@ -17,6 +17,7 @@ REWRITES = {
     "keep_rows",
     "tile",
     "interchange",
+    "neighbours",
     "share_stores",
     "place_inside",
     "sink",

@@ -21,6 +21,7 @@ from torch_tenon.compiler.loops.fission import fission, scans_apart
 from torch_tenon.compiler.loops.interchange import interchange, sink
 from torch_tenon.compiler.loops.jam import jam
 from torch_tenon.compiler.loops.lower import axes, lower, read_later
+from torch_tenon.compiler.loops.neighbours import lanes_of, neighbours
 from torch_tenon.compiler.loops.numbers import Numbers, numbers_as_arguments
 from torch_tenon.compiler.loops.parameters import parameters
 from torch_tenon.compiler.loops.place import place_values
@@ -116,6 +117,33 @@ def test_sums_are_split_in_blocks() -> None:
               acc[k] sum= partial[k]
           lane i0 from tile to min(tile + 4, 6):
             buf1[i0] = acc[i0 - tile]
+        """,
+    )
+
+
+def test_neighbours_load_once_what_they_share() -> None:
+    tree, *_ = plain(lambda x: x[:-1, :5] * x[1:, :5], torch.randn(6, 6))
+    prints(
+        neighbours(tree, lambda loop: 3 if lanes_of(loop) else 1),
+        """
+        parallel i0_several from 0 to 3 by 3:
+          parallel i1 from 0 to 5:
+            t0: f32 = in0[6*i0_several + i1]
+            t1: f32 = in0[6*i0_several + i1 + 6]
+            t2: f32 = mul(t0, t1)
+            t3: f32 = in0[6*i0_several + 12 + i1]
+            t4: f32 = mul(t1, t3)
+            t5: f32 = in0[6*i0_several + 18 + i1]
+            t6: f32 = mul(t3, t5)
+            buf1[5*i0_several + i1] = t2
+            buf1[5*i0_several + 5 + i1] = t4
+            buf1[5*i0_several + 10 + i1] = t6
+        parallel i0 from 3 to 5:
+          parallel i1 from 0 to 5:
+            t7: f32 = in0[6*i0 + i1]
+            t8: f32 = in0[6*i0 + i1 + 6]
+            t9: f32 = mul(t7, t8)
+            buf1[5*i0 + i1] = t9
         """,
     )
 

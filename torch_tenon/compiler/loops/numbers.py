@@ -61,7 +61,7 @@ class Arguments(Copy):
         self.which = which
         self.numbers: dict[Symbol, int] = {}
         self._known: dict[int, Symbol] = {}
-        self._ends: dict[Symbol, Symbol] = {}
+        self._ends: dict[tuple[Symbol, int], Symbol] = {}
         self._inside = False
 
     def number(self, n: Index) -> Index:
@@ -142,9 +142,9 @@ class Arguments(Copy):
     def _end(self, axis: Symbol, e: Index) -> Index:
         if not isinstance(e, int) or e < self.which.short:
             return e
-        if axis not in self._ends:
-            self._ends[axis] = self._argument(e)
-        return var(self._ends[axis])
+        if (axis, e) not in self._ends:  # a part of an axis ends before it
+            self._ends[axis, e] = self._argument(e)
+        return var(self._ends[axis, e])
 
     def _argument(self, n: int) -> Symbol:
         made = Symbol(f"n{len(self.numbers)}", lower=min(n, 0))

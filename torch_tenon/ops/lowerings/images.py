@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Sequence
 
@@ -78,12 +77,14 @@ def _each(x: Stored, weights: Value, sizes: Sequence[Index], how: tuple[Ints, ..
     kernel, stride, dilation = how
     numbers = list(itertools.product(*map(range, kernel)))
 
-    def term(p: Position, k: Ints) -> Scalar:
+    def factors(p: Position, k: Ints) -> tuple[Scalar, Scalar]:
         at = [o * s + i * d for o, s, i, d in zip(p[2:], stride, k, dilation, strict=True)]
-        factor: Scalar = ops.mul(x.load([*p[:2], *at]), weights.load([*k, p[1]]))
-        return factor
+        return x.load([*p[:2], *at]), weights.load([*k, p[1]])
 
     def body(p: Position) -> Scalar:
-        return functools.reduce(ops.add, [term(p, k) for k in numbers])
+        total: Scalar = ops.mul(*factors(p, numbers[0]))
+        for k in numbers[1:]:
+            total = ops.multiply_add(*factors(p, k), total)
+        return total
 
     return Lazy(sizes, x.dtype, body, (x, weights), 4 * len(numbers))

@@ -9,6 +9,7 @@ from torch_tenon.compiler.loops.fission import fission, scans_apart
 from torch_tenon.compiler.loops.interchange import interchange, sink
 from torch_tenon.compiler.loops.jam import jam
 from torch_tenon.compiler.loops.lower import lower
+from torch_tenon.compiler.loops.neighbours import neighbours
 from torch_tenon.compiler.loops.numbers import numbers_as_arguments
 from torch_tenon.compiler.loops.place import place_inside, place_values
 from torch_tenon.compiler.loops.rows import keep_rows
@@ -47,6 +48,7 @@ def _ordered(tree: Tree, layout: Layout) -> Tree:
     for s, t in zip(inside, tiles, strict=False):
         tree = tile(tree, s, layout.lanes, t)
     tree = interchange(tree, [*layout.order, *tiles, *inside])
+    tree = neighbours(tree, layout.together)
     if layout.coordinate is not None and lane is not None:
         tree = share_stores(tree, lane, layout.coordinate, Symbol("shares", lower=1))
     if lane is not None and layout.kind == "column":

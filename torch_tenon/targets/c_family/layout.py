@@ -13,6 +13,7 @@ from collections.abc import Collection, Sequence
 
 from torch_tenon.compiler.loops.fission import scanned
 from torch_tenon.compiler.loops.lower import axes, read_later
+from torch_tenon.compiler.loops.neighbours import lanes_of, loads_together
 from torch_tenon.compiler.loops.numbers import Numbers
 from torch_tenon.compiler.loops.tree import (
     Accumulate,
@@ -48,6 +49,9 @@ WORTH_SIDE_BY_SIDE = 64  # iterations of a piece from which it is
 JAM, JAM_LONG = 8, 2  # rows of a column that are added up in registers; of a long iteration
 DRAWN = 1024  # random numbers that are made before the loop that uses them
 WORTH_DRAWING = 32  # iterations of a loop from which its random numbers are made before it
+TOGETHER = (4, 7, 5, 6, 3, 2)  # neighbours that are computed at once, the best first
+WORTH_TOGETHER = 6  # loads of an iteration from which they are
+MOST_TOGETHER = 512  # statements of all of them
 MOST_STATEMENTS = 12  # of an iteration that is short enough to be repeated
 FEW_STATEMENTS = 3  # ... and so often that loads and stores of its totals hardly matter
 
@@ -109,6 +113,22 @@ class Layout:
         """Whether one accumulator is not fast enough: for a row that is in the cache by now, where
         neither memory nor a long iteration sets the pace."""
         return loop.again and is_short_reduction(loop)
+
+    def together(self, loop: For) -> int:
+        """How many neighbouring iterations around the lanes are computed at once: 1 where they read
+        little in common, or where that would be much code."""
+        extent, lanes = loop.axis.extent, lanes_of(loop)
+        if self.kind != "flat" or lanes is None or extent is None:
+            return 1
+        loads, hint = sum(isinstance(s, Load) for s in lanes.body), size_hint(extent)
+        fits = [n for n in TOGETHER if isinstance(extent, int) and extent % n == 0]
+        if (
+            self.chunks >= CHUNKS * hint
+        ):  # what is left is a loop beside: threads share those around
+            fits += [n for n in TOGETHER if n <= hint]
+        if not fits or loads < WORTH_TOGETHER or fits[0] * len(lanes.body) > MOST_TOGETHER:
+            return 1
+        return fits[0] if 2 * loads_together(loop, lanes, fits[0]) <= fits[0] * loads else 1
 
     def numbers(self) -> Numbers:
         """Which numbers stay in the code."""

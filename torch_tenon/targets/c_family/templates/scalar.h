@@ -176,6 +176,13 @@ INLINE float fmod_f32(float x, float y) {
 }
 INLINE double fmod_f64(double x, double y) { return fmod(x, y); } /* of vectors: fmod.h */
 
+/* Without an instruction for it `fma` is a function, and a long one. */
+#if defined(__FP_FAST_FMA) || defined(__OPENCL_C_VERSION__)
+#define MULTIPLY_ADD(x, y, z, F) __builtin_fma##F(x, y, z)
+#else
+#define MULTIPLY_ADD(x, y, z, F) (x * y + z)
+#endif
+
 /* Both floating types. */
 #define FLOATING(T, S, F)                                                                         \
   INLINE int32_t whole_i32_##S(T x) { return WHOLE(x, F, (T)0x1p31, int32_t, INT32_MIN); }        \
@@ -200,6 +207,7 @@ INLINE double fmod_f64(double x, double y) { return fmod(x, y); } /* of vectors:
   INLINE T rsqrt_##S(T x) { return 1 / __builtin_sqrt##F(x); }                                    \
   INLINE T reciprocal_##S(T x) { return 1 / x; }                                                  \
   INLINE T fma_##S(T x, T y, T z) { return __builtin_fma##F(x, y, z); }                           \
+  INLINE T multiply_add_##S(T x, T y, T z) { return MULTIPLY_ADD(x, y, z, F); }                   \
   INLINE T copysign_##S(T x, T y) { return __builtin_copysign##F(x, y); }                         \
   INLINE bool_t isnan_##S(T x) { return x != x; }                                                 \
   INLINE bool_t isinf_##S(T x) { return __builtin_fabs##F(x) == (T)INFINITY; }                    \

@@ -20,6 +20,7 @@
 #define WIDTH 1024              /* columns of packed B, of windows half as many: they stay in L2 */
 #define BAND (HEIGHT * 8)       /* rows for which B is packed once */
 #define GROUP (4 * COLUMNS)     /* columns of one call of the epilogue */
+#define PIECE 4096              /* elements of one call of the epilogue, of a product with an image */
 #define SMALL (1 << 17)         /* elements of an operand that need no packing */
 #define OF_L2 (1 << 16)         /* elements of an operand that stay in L2 beside the others */
 
@@ -35,12 +36,15 @@ typedef int32_t pick_t __attribute__((vector_size(16)));
 #define CONTRACTED noinline, optimize("fp-contract=fast")
 #endif
 
-/* Where a block takes a part of a panel's row, memory is asked for the next part as well: blocks to
- * come find it in the cache. */
+/* Weights come from farther away than a processor's own caches, so memory is asked for rows to come.
+ * Where a block takes a part of a panel's row, the next part is asked for as well. */
+#define ROWS_TO_COME 1024 /* elements: 4 KiB, by whole lines of memory */
 #if COLUMNS < TENON_PANEL
-#define AHEAD(b) __builtin_prefetch((b) + COLUMNS)
+#define AHEAD(b)                                                                                   \
+  __builtin_prefetch((b) + COLUMNS, 0, 2), __builtin_prefetch((b) + ROWS_TO_COME, 0, 2)
 #else
-#define AHEAD(b)
+#define AHEAD(b)                                                                                   \
+  __builtin_prefetch((b) + ROWS_TO_COME, 0, 2), __builtin_prefetch((b) + ROWS_TO_COME + 16, 0, 2)
 #endif
 
 /* R rows of COLUMNS: C = or += A B. Element (i, k) of A is a[i * AI + k * AK]. Multiplied and added in

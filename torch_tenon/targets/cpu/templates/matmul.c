@@ -174,8 +174,8 @@ static void place_block(const tenon_places_t *w, const float *image, const int64
 }
 
 /* Rows r0 to r1 and columns c0 to c1 of a product with windows of an image, on this thread. A piece
- * for the epilogue is as wide as weights of so many columns stay in the L2 cache: a long row of it
- * costs less than several short ones. */
+ * for the epilogue is as wide as weights of so many columns stay in the L2 cache, since a long row of
+ * it costs less than several short ones. It has so few rows that it stays in the L1 cache. */
 static void places(const tenon_matmul_t *p, int64_t number, int64_t r0, int64_t r1, int64_t c0,
                    int64_t c1) {
   const tenon_places_t *w = p->places;
@@ -184,9 +184,10 @@ static void places(const tenon_matmul_t *p, int64_t number, int64_t r0, int64_t 
   const int64_t across = w->places[1], whole = (c1 - c0 + COLUMNS - 1) / COLUMNS * COLUMNS;
   const int64_t kept = OF_L2 / (p->k > 0 ? p->k : 1) / COLUMNS * COLUMNS;
   const int64_t most = kept < GROUP ? GROUP : smaller(kept, 4 * GROUP);
-  const int64_t width = smaller(whole, most), height = HEIGHT * GROUP / width / ROWS * ROWS;
+  const int64_t width = smaller(whole, most);
+  const int64_t height = (PIECE / width / ROWS > 1 ? PIECE / width / ROWS : 1) * ROWS;
   const int64_t step = into ? p->c_strides[1] : width;
-  float *own = into ? NULL : room(HEIGHT * GROUP);
+  float *own = into ? NULL : room(height * width);
   /* Of a kernel of one element without padding a place's row of A is one run, whatever place it is. */
   const int one = w->kernel[0] * w->kernel[1] == 1 && w->padding[0] == 0 && w->padding[1] == 0;
   const int64_t down = w->stride[0] * w->step[0], along = w->stride[1] * w->step[1];
@@ -428,26 +429,51 @@ static void few_rows(const tenon_matmul_t *p, int64_t number, int64_t c0, int64_
   }
 }
 
-/* How many parts the rows are cut into for the threads; the columns take the rest. Parts are as
- * nearly square as they can be: that reads least. */
-static int64_t row_parts(int64_t m, int64_t n, int64_t threads) {
-  int64_t best = 1;
-  double least = 1e30;
-  for (int64_t r = 1; r <= threads; ++r) {
-    if (threads % r) continue;
-    const double high = (double)((m + r - 1) / r + ROWS - 1) / ROWS * ROWS;
-    const double wide = (double)((n + threads / r - 1) / (threads / r) + COLUMNS - 1) / COLUMNS * COLUMNS;
-    const double cost = high * wide + 16 * (high + wide);
-    if (cost < least) least = cost, best = r;
-  }
-  return best;
-}
-
 /* The product cut into parts: each matrix into `rows` x `columns` of `high` x `wide`. */
 typedef struct {
   int64_t rows, columns, high, wide;
   int few;
 } cut_t;
+
+/* What reading a number costs, in multiplications: one that nobody has written just now, and one that
+ * another processor has. */
+#define OF_MEMORY 8
+#define OF_OTHERS 32
+
+/* Cuts into so many rows and columns of parts at most. Gives how long the thread takes that does most,
+ * where `threads` share the parts. */
+static double cut_into(const tenon_matmul_t *p, int64_t rows, int64_t columns, int64_t threads,
+                       cut_t *cut) {
+  const int64_t unit = COLUMNS < TENON_PANEL && p->places == NULL ? TENON_PANEL : COLUMNS;
+  cut->high = ((p->m + rows - 1) / rows + ROWS - 1) / ROWS * ROWS;
+  cut->wide = ((p->n + columns - 1) / columns + unit - 1) / unit * unit;
+  if (cut->high == 0 || cut->wide == 0) cut->high = ROWS, cut->wide = unit; /* nothing is to do */
+  cut->rows = (p->m + cut->high - 1) / cut->high, cut->columns = (p->n + cut->wide - 1) / cut->wide;
+  double high = (double)cut->high, wide = (double)cut->wide, read = 2 * OF_MEMORY * (high + wide);
+  if (p->places != NULL) {
+    /* Blocks of an image are of nearly equal height. What comes before and after it goes by rows. */
+    high = (double)smaller(cut->high, p->m), read = OF_MEMORY * wide;
+    if (cut->columns > 1) read += OF_OTHERS * high * (1 - 1. / (double)cut->columns);
+  }
+  const int64_t turns = (p->batch * cut->rows * cut->columns + threads - 1) / threads;
+  return (double)turns * (high * wide + read) * (double)p->k;
+}
+
+int omp_get_max_threads(void);
+
+/* The best cut into `most` parts at most: into most of them where that costs next to nothing, so that
+ * a slower processor does fewer. */
+static void cut_for(const tenon_matmul_t *p, int64_t most, cut_t *cut) {
+  const int64_t threads = smaller(most, omp_get_max_threads());
+  double least = 1e300;
+  for (int64_t parts = most; parts >= threads; parts -= threads)
+    for (int64_t rows = 1; rows <= parts; ++rows) {
+      cut_t tried = *cut;
+      if (parts % rows) continue;
+      const double cost = cut_into(p, rows, parts / rows, threads, &tried);
+      if (cost < (parts == most ? 1 : 0.97) * least) least = cost, *cut = tried;
+    }
+}
 
 static void part(const tenon_matmul_t *p, const cut_t *cut, int64_t t) {
   const int64_t r = t / cut->columns % cut->rows * cut->high, c = t % cut->columns * cut->wide;
@@ -464,13 +490,11 @@ static void part(const tenon_matmul_t *p, const cut_t *cut, int64_t t) {
 void @NAME@(const tenon_matmul_t *p) {
   cut_t cut = {1, 1, 0, 0, without_packing(p)};
   const int64_t threads = p->threads; /* one where more are not worth it */
-  if (threads > 1 && p->batch < 4 * threads && p->batch % threads) {
-    cut.rows = cut.few ? 1 : row_parts(p->m, p->n, threads);
-    cut.columns = threads / cut.rows;
-  }
-  cut.high = ((p->m + cut.rows - 1) / cut.rows + ROWS - 1) / ROWS * ROWS;
-  const int64_t unit = COLUMNS < TENON_PANEL && p->places == NULL ? TENON_PANEL : COLUMNS;
-  cut.wide = ((p->n + cut.columns - 1) / cut.columns + unit - 1) / unit * unit;
+  const int is_cut = threads > 1 && p->batch < 4 * threads && p->batch % threads;
+  if (is_cut && !cut.few)
+    cut_for(p, threads, &cut);
+  else
+    cut_into(p, 1, is_cut ? threads : 1, threads, &cut);
   const int64_t parts = p->batch * cut.rows * cut.columns;
   if (threads <= 1) { /* a team of one thread costs as much as a small product */
     for (int64_t t = 0; t < parts; ++t) part(p, &cut, t);
