@@ -88,8 +88,8 @@ py::tuple memory_state(bool with_events) {
 }
 
 // Fills the memory of a device that is free with bytes of all ones: NaN in each floating-point
-// dtype. Memory that is handed out again would else hold an earlier result, which a kernel that
-// writes nothing could pass off as its own. Nobody else may use the device meanwhile.
+// dtype. Else memory that is handed out again would hold an earlier result. A kernel that writes
+// nothing could pass that off as its own. Nobody else may use the device meanwhile.
 void fill_free_memory(c10::DeviceIndex device) {
   static const std::vector<char> ones(kSmallSegment, static_cast<char>(0xFF));
   commit(check_index(device), CommitReason::request);

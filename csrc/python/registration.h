@@ -1,5 +1,5 @@
-// How a part of the extension that the core does not know, such as a target's own kernels, shows
-// Python what it has.
+// How a part of the extension shows Python what it has, which the core does not know: a target's
+// own kernels, say.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>

@@ -182,6 +182,7 @@ void bind_windows(py::module_& m) {
       "Asks for plans that did not pay in this process, and may in others.");
   m.def("builder_state", &builder_state, "How often it was started, and how many plans it owes.");
   m.def("keep_known_calls", &keep_known_calls, no_gil);
+  m.def("element_types", &element_types, "Of lists of arguments, by their numbers in files.");
   m.def(
       "checksum",
       [](const py::bytes& bytes) { return checksum(static_cast<std::string_view>(bytes)); },

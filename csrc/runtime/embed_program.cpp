@@ -22,7 +22,6 @@ constexpr size_t kOptions = offsetof(tenon_options, library);
 constexpr size_t kTensor = offsetof(tenon_tensor, sizes) + sizeof(tenon_tensor::sizes);
 constexpr size_t kInfo =
     offsetof(tenon_tensor_info, greatest) + sizeof(tenon_tensor_info::greatest);
-static_assert(TENON_NO_BOUND == Symbol::kNoBound);
 
 void check_size(size_t size, size_t least, const char* name) {
   if (size < least || size > size_t{1} << 16)
@@ -199,7 +198,7 @@ void run(tenon_program* program, size_t number, const Inputs& inputs, const Outp
 
 void describe(
     const Method& method,
-    std::vector<SizedTensor> Method::* kind,
+    std::vector<SizedTensor> Method::*kind,
     size_t which,
     tenon_tensor_info* info,
     const char* what) {

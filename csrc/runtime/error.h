@@ -9,16 +9,17 @@
 #include <string_view>
 #include <type_traits>
 
+#include "tenon.h"
+
 namespace tenon {
 
-// The codes of include/tenon.h.
 enum class ErrorKind : int32_t {
-  error = 1,
-  out_of_memory,
-  unsupported,
-  device_lost,
-  damaged,
-  out_of_range
+  error = TENON_ERROR,
+  out_of_memory = TENON_OUT_OF_MEMORY,
+  unsupported = TENON_UNSUPPORTED,
+  device_lost = TENON_DEVICE_LOST,
+  damaged = TENON_DAMAGED,
+  out_of_range = TENON_OUT_OF_RANGE
 };
 
 class Error : public std::runtime_error {

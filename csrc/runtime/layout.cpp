@@ -1,16 +1,44 @@
 #include "runtime/layout.h"
 
 #include <algorithm>
+#include <iterator>
+
+#include "runtime/error.h"
 
 namespace tenon {
 
+namespace {
+
+// By PyTorch's numbers: names, which torch_tenon/runtime/dtypes.py has for Python, and bytes of an
+// element. Quantised numbers are none of ours, and have none.
+constexpr std::string_view kNames =
+    "uint8,int8,int16,int32,int64,float16,float32,float64,complex32,complex64,complex128,bool,"
+    "qint8,quint8,qint32,bfloat16,quint4x2,quint2x4,bits1x8,bits2x4,bits4x2,bits8,bits16,"
+    "float8_e5m2,float8_e4m3fn,float8_e5m2fnuz,float8_e4m3fnuz,uint16,uint32,uint64,"
+    "uint1,uint2,uint3,uint4,uint5,uint6,uint7,int1,int2,int3,int4,int5,int6,int7,"
+    "float8_e8m0fnu,float4_e2m1fn_x2";
+constexpr uint8_t kSizes[] = {1, 1, 2, 4, 8, 2, 4, 8, 4, 8, 16, 1, 0, 0, 0, 2, 0, 0, 1, 1, 1, 1, 2,
+                              1, 1, 1, 1, 2, 4, 8, 1, 1, 1, 1,  1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+static_assert(std::size(kSizes) == static_cast<size_t>(kNoDType));
+
+bool is_dtype(DType dtype) {
+  return dtype >= DType{0} && dtype < kNoDType;
+}
+
+}  // namespace
+
 size_t item_size(DType dtype) {
-  // Quantised numbers (12 to 14, 16 and 17) are none of ours.
-  static constexpr uint8_t kSizes[46] = {1, 1, 2, 4, 8, 2, 4, 8, 4, 8, 16, 1, 0, 0, 0, 2,
-                                         0, 0, 1, 1, 1, 1, 2, 1, 1, 1, 1,  2, 4, 8, 1, 1,
-                                         1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,  1, 1, 1};
-  const auto number = static_cast<int>(dtype);
-  return number >= 0 && number < static_cast<int>(kNoDType) ? kSizes[number] : 0;
+  return is_dtype(dtype) ? kSizes[static_cast<size_t>(dtype)] : 0;
+}
+
+std::string name_of(DType dtype) {
+  auto number = static_cast<int>(dtype);
+  if (!is_dtype(dtype))
+    return text_of("dtype {}", number);
+  auto left = kNames;
+  for (; number > 0; --number)
+    left.remove_prefix(left.find(',') + 1);
+  return text_of("torch.{}", left.substr(0, left.find(',')));
 }
 
 std::optional<size_t> storage_bytes(const TensorLayout& layout) {

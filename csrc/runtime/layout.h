@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace tenon {
@@ -14,6 +15,8 @@ constexpr DType kNoDType{46};  // `Undefined`
 
 // Bytes of an element; 0 for a number that is no dtype, or one of quantised numbers.
 size_t item_size(DType dtype);
+// PyTorch's name of a dtype, or its number where it is none.
+std::string name_of(DType dtype);
 
 struct TensorLayout {
   DType dtype = kNoDType;

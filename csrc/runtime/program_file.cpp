@@ -130,8 +130,9 @@ void ProgramFile::read_head() {
   const auto bytes = file_.bytes();
   check_data(
       bytes.substr(0, kFirstLine.size()) == kFirstLine,
-      "{} is no program that this version reads: it does not begin with 'tenon program 1'",
-      path());
+      "{} is no program that this version reads: it does not begin with '{}'",
+      path(),
+      kFirstLine.substr(0, kFirstLine.size() - 1));
   check_data(bytes.size() >= kHead, "{} ends early", path());
   const auto length = word_at(bytes, 16);
   check_data(length <= bytes.size() - kHead, "{} ends early", path());

@@ -3,6 +3,7 @@
 
 #include "runtime/mapped_file.h"
 #include "runtime/plan_format.h"
+#include "tenon.h"
 
 namespace tenon {
 
@@ -34,7 +35,7 @@ struct Code {
 };
 
 struct Symbol {
-  static constexpr int64_t kNoBound = int64_t{1} << 62;
+  static constexpr int64_t kNoBound = TENON_NO_BOUND;
   std::string name;
   int64_t least = 0, greatest = kNoBound;
 };

@@ -8,8 +8,6 @@
 namespace tenon {
 namespace {
 
-constexpr size_t kMostDimensions = 16;  // TENON_MOST_DIMENSIONS
-
 class MethodCheck {
  public:
   MethodCheck(Method& method, const ProgramFile& file) : method_(method), file_(file) {}
@@ -49,7 +47,7 @@ class MethodCheck {
 
   void check_tensor(const SizedTensor& tensor) const {
     check_data(
-        item_size(tensor.dtype) > 0 && tensor.sizes.size() <= kMostDimensions,
+        item_size(tensor.dtype) > 0 && tensor.sizes.size() <= TENON_MOST_DIMENSIONS,
         "{}: '{}' is no tensor",
         method_.name,
         tensor.name);

@@ -6,33 +6,7 @@
 namespace tenon {
 namespace {
 
-using Words = SizeExpression;
-
-// Goes through an expression with values of any type; none where it is no expression.
-template <class T, class Leaf, class Join>
-std::optional<T> walk(const SizeExpression& value, size_t symbols, Leaf leaf, Join join) {
-  std::vector<T> stack;
-  for (size_t k = 0; k < value.words.size(); ++k) {
-    const auto word = value.words[k];
-    if (word == Words::constant || word == Words::symbol) {
-      if (++k == value.words.size())
-        return std::nullopt;
-      const auto number = value.words[k];
-      if (word == Words::symbol && (number < 0 || static_cast<size_t>(number) >= symbols))
-        return std::nullopt;
-      stack.push_back(leaf(word == Words::symbol, number));
-      continue;
-    }
-    if (word < Words::add || word > Words::exactly || stack.size() < 2)
-      return std::nullopt;
-    const T right = std::move(stack.back());
-    stack.pop_back();
-    stack.back() = join(static_cast<Words::Word>(word), stack.back(), right);
-  }
-  if (stack.size() != 1)
-    return std::nullopt;
-  return std::move(stack.back());
-}
+using Word = SizeExpression::Word;
 
 constexpr int64_t kNoBound = Symbol::kNoBound;
 
@@ -46,12 +20,12 @@ int64_t divided(int64_t number, int64_t by) {
   return is_bound ? number / by - (number % by < 0 ? 1 : 0) : number;
 }
 
-Bounds joined(Words::Word join, const Bounds& a, const Bounds& b) {
+Bounds joined(Word join, const Bounds& a, const Bounds& b) {
   const auto least = std::max<int64_t>(b.least, 1), greatest = std::max<int64_t>(b.greatest, 1);
   switch (join) {
-    case Words::add:
+    case SizeExpression::add:
       return {bounded(__int128{a.least} + b.least), bounded(__int128{a.greatest} + b.greatest)};
-    case Words::multiply: {
+    case SizeExpression::multiply: {
       const auto ends = std::minmax(
           {__int128{a.least} * b.least,
            __int128{a.least} * b.greatest,
@@ -59,7 +33,7 @@ Bounds joined(Words::Word join, const Bounds& a, const Bounds& b) {
            __int128{a.greatest} * b.greatest});
       return {bounded(ends.first), bounded(ends.second)};
     }
-    case Words::modulo:
+    case SizeExpression::modulo:
       return {0, greatest - 1};
     default:
       return {
@@ -68,9 +42,9 @@ Bounds joined(Words::Word join, const Bounds& a, const Bounds& b) {
   }
 }
 
-std::string joined_text(Words::Word join, const std::string& left, const std::string& right) {
-  static constexpr std::array kJoins{" + ", " * ", " // ", " % ", " // "};
-  return text_of("({}{}{})", left, kJoins[static_cast<size_t>(join - Words::add)], right);
+std::string joined_text(Word join, const std::string& left, const std::string& right) {
+  static constexpr char kJoins[][5] = {" + ", " * ", " // ", " % ", " // "};
+  return text_of("({}{}{})", left, kJoins[static_cast<size_t>(join - SizeExpression::add)], right);
 }
 
 std::string list_of(std::span<const int64_t> sizes) {
@@ -128,9 +102,9 @@ void check_holds(const SizeCheck& check, const Method& method, std::span<const i
   using Comparison = SizeCheck::Comparison;
   const auto left = value_of(check.left, method, symbols);
   const auto right = value_of(check.right, method, symbols);
-  static constexpr std::array kTexts{" == ", " != ", " <= ", " < "};
+  static constexpr char kTexts[][5] = {" == ", " != ", " <= ", " < "};
   const std::array holds{left == right, left != right, left <= right, left < right};
-  static_assert(static_cast<size_t>(Comparison::less) + 1 == kTexts.size());
+  static_assert(static_cast<size_t>(Comparison::less) + 1 == std::size(kTexts));
   const auto which = static_cast<size_t>(check.comparison);
   if (!holds[which])
     fail(
@@ -146,26 +120,31 @@ void check_holds(const SizeCheck& check, const Method& method, std::span<const i
 }  // namespace
 
 std::optional<Bounds> bounds_of(const SizeExpression& value, std::span<const Symbol> symbols) {
-  return walk<Bounds>(
-      value,
+  const auto join = [](Word word, Bounds& left, const Bounds& right) {
+    left = joined(word, left, right);
+    return true;
+  };
+  return value.fold<Bounds>(
       symbols.size(),
-      [&](bool is_symbol, int64_t number) {
-        if (!is_symbol)
-          return Bounds{bounded(number), bounded(number)};
-        const auto& symbol = symbols[static_cast<size_t>(number)];
-        return Bounds{symbol.least, symbol.greatest};
+      [](int64_t number) {
+        return Bounds{bounded(number), bounded(number)};
       },
-      &joined);
+      [&](size_t k) {
+        return Bounds{symbols[k].least, symbols[k].greatest};
+      },
+      join);
 }
 
 std::string spelled(const SizeExpression& value, std::span<const Symbol> symbols) {
-  auto text = walk<std::string>(
-      value,
+  const auto join = [](Word word, std::string& left, const std::string& right) {
+    left = joined_text(word, left, right);
+    return true;
+  };
+  const auto text = value.fold<std::string>(
       symbols.size(),
-      [&](bool is_symbol, int64_t number) {
-        return is_symbol ? symbols[static_cast<size_t>(number)].name : text_of("{}", number);
-      },
-      &joined_text);
+      [](int64_t number) { return text_of("{}", number); },
+      [&](size_t k) { return symbols[k].name; },
+      join);
   if (!text)
     return "no expression";
   // No brackets around all of it.
@@ -279,18 +258,6 @@ void set_layout(
         tensor.name,
         list_of(layout.sizes));
   layout.nbytes = *nbytes;
-}
-
-std::string name_of(DType dtype) {
-  constexpr std::string_view kNames =
-      "uint8,int8,int16,int32,int64,float16,float32,float64,complex32,complex64,complex128,bool,"
-      ",,,bfloat16,,,,,,,,float8_e5m2,float8_e4m3fn,,,uint16,uint32,uint64,";
-  auto left = kNames;
-  for (auto number = static_cast<int>(dtype); number > 0 && !left.empty(); --number)
-    left.remove_prefix(left.find(',') + 1);
-  const auto name = left.substr(0, left.find(','));
-  const auto number = static_cast<int>(dtype);
-  return number >= 0 && !name.empty() ? text_of("torch.{}", name) : text_of("dtype {}", number);
 }
 
 }  // namespace tenon

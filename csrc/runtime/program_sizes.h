@@ -40,7 +40,4 @@ void set_layout(
     const Method& method,
     std::span<const int64_t> symbols);
 
-// PyTorch's name of a dtype, or its number.
-std::string name_of(DType dtype);
-
 }  // namespace tenon

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from torch_tenon.cli import app
-from torch_tenon.runtime.head import size_text, size_value
+from torch_tenon.runtime.size_words import size_text, size_value
 
 MODEL = """
     import torch

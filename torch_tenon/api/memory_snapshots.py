@@ -17,7 +17,7 @@ from torch_tenon.api.indices import Device, index_of
 __all__ = ["memory_snapshot"]
 
 # In the order of `MemoryAction` in csrc/pytorch/device/memory_history.h.
-_ACTIONS = (
+ACTIONS = (
     "alloc",
     "free_requested",
     "free_completed",
@@ -25,7 +25,7 @@ _ACTIONS = (
     "segment_free",
     "oom",
 )
-_SMALL_SEGMENT = 2 << 20  # bytes of those that small blocks are cut from
+SMALL_SEGMENT = 2 << 20  # bytes of those that small blocks are cut from
 
 
 def memory_snapshot(
@@ -118,7 +118,7 @@ def _segment(
         "active_size": allocated,
         "requested_size": sum(requested for *_, requested in blocks),
         "stream": 0,
-        "segment_type": "small" if size <= _SMALL_SEGMENT else "large",
+        "segment_type": "small" if size <= SMALL_SEGMENT else "large",
         "segment_pool_id": (0, 0),
         "is_expandable": False,
         "frames": [],
@@ -136,7 +136,7 @@ def _segment(
 
 
 def _event(action: int, address: int, size: int, time: int, frames: list[Any]) -> dict[str, Any]:
-    name = _ACTIONS[action]
+    name = ACTIONS[action]
     return {
         "action": name,
         "device_free" if name == "oom" else "addr": address,

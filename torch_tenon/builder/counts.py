@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch_tenon import _C
 
+STATES = ("seen", "waiting", "ready", "failed")  # as `WindowPlan::State` of the core has them
+
 
 def plan_counts() -> dict[str, int]:
     """Windows that ran by a plan (`hits`) and by reference; structures, and how many of them have a
@@ -14,5 +16,5 @@ def plan_counts() -> dict[str, int]:
         "hits": sum(run.by_plan for run in runs),
         "reference": sum(run.by_reference for run in runs),
         "structures": sum(run.number >= 0 for run in runs),
-        **{name: states.count(k) for k, name in enumerate(("waiting", "ready", "failed"), 1)},
+        **{name: states.count(k) for k, name in enumerate(STATES) if name != "seen"},
     }

@@ -45,13 +45,14 @@ log = logging.getLogger("torch_tenon.program")
 # With an equal share each loop of two threads waited for the builder's turn, and steps of an LSTM
 # took six times as long. Where a processor is idle it makes no difference.
 NICE = 10
-CALLS_OF_PLAN = 4  # take as long as what each plan takes beside its calls; as in builder.cpp
 LINGER = 20.0  # seconds without anybody
 FIRST_WAIT = 60.0  # ... for the first one
 MOST_BYTES = 2 << 30  # of memory, after which a fresh process is better
-MOST_REQUEST = 64 << 20
 HEADER = struct.Struct("=IId")
 ALL = 0xFFFFFFFF
+# As csrc/pytorch/windows/builder.cpp has them.
+CALLS_OF_PLAN = 4  # take as long as what each plan takes beside its calls
+MOST_REQUEST = 64 << 20  # bytes
 ALIVE = 0xFFFFFFFE
 SIGN_OF_LIFE = 10.0  # seconds between two of them
 PEER = struct.Struct("=iII")  # process, user and group at the other end of a socket

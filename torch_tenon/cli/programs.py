@@ -101,8 +101,9 @@ def info(
     """
     import dataclasses
 
-    from torch_tenon.runtime.arrays import dtype_name
+    from torch_tenon.runtime.dtypes import dtype_name
     from torch_tenon.runtime.head import read_head
+    from torch_tenon.runtime.interface import NO_BOUND
     from torch_tenon.runtime.library import ProgramError
     from torch_tenon.runtime.program import digest_of
 
@@ -129,7 +130,7 @@ def info(
         given, made = (", ".join(map(_shown, x)) for x in (method.inputs, method.outputs))
         typer.echo(f"{method.name}({given}) -> {made}")
         for name, least, greatest in method.symbols:
-            typer.echo(f"  {least} <= {name}" + (f" <= {greatest}" if greatest < 1 << 62 else ""))
+            typer.echo(f"  {least} <= {name}" + (f" <= {greatest}" if greatest < NO_BOUND else ""))
         steps = method.facts.get("steps", [])
         typer.echo(f"  {len(steps)} kernels")
         for step in steps:
@@ -235,7 +236,7 @@ def _products(said: Any) -> list[str]:
 
 
 def _shown(tensor: TensorFacts) -> str:
-    from torch_tenon.runtime.arrays import dtype_name
+    from torch_tenon.runtime.dtypes import dtype_name
 
     return f"{tensor.name}: {dtype_name(tensor.dtype)}[{', '.join(tensor.shape)}]"
 
@@ -286,8 +287,9 @@ def _ones(facts: MethodFacts, shapes: Sequence[Sequence[int]], chosen: list[str]
     """Arrays of ones for the inputs behind those that are given, whose shapes these are."""
     import numpy as np
 
-    from torch_tenon.runtime.arrays import dtype_name, numpy_dtype
-    from torch_tenon.runtime.head import size_value
+    from torch_tenon.runtime.arrays import numpy_dtype
+    from torch_tenon.runtime.dtypes import dtype_name
+    from torch_tenon.runtime.size_words import size_value
 
     values = _sizes(facts, shapes, chosen)
     return [

@@ -22,13 +22,14 @@ from torch_tenon.exporting.laid_out import LaidOut
 from torch_tenon.frontends.graph import BuiltGraph, Output, build
 from torch_tenon.frontends.sizes import SizeSource
 from torch_tenon.ir.index import Index, var
-from torch_tenon.ir.size_words import ADD, CONSTANT, MODULO, SYMBOL, words_of
+from torch_tenon.ir.size_words import words_of
 from torch_tenon.ops.lowerings.table import NO_LOWERING, CannotLower, find
 from torch_tenon.ops.variants import known_of
+from torch_tenon.runtime.interface import MOST_DIMENSIONS, NO_BOUND
+from torch_tenon.runtime.size_words import ADD, CONSTANT, MODULO, SYMBOL
 
 RUNTIME, TORCH = "runtime", "torch"  # what a program runs by
-MOST_DIMENSIONS = 16  # as include/tenon.h has it
-UNBOUNDED = 1 << 62
+# As `SizeCheck::Comparison` in csrc/runtime/program_file.h has them.
 EQUAL, DIFFERENT, AT_MOST, LESS = range(4)
 _COMPARISONS = {
     "Equality": (EQUAL, False),
@@ -231,7 +232,7 @@ class _Describer:
             raise ExportError(f"{self.name}: {placeholder.name!r} has a dynamic size")
         size = placeholder.node.meta["val"].shape[source.dim]
         bounds = size.node.shape_env.bound_sympy(size.node.expr)
-        greatest = int(bounds.upper) if bounds.upper.is_Integer else UNBOUNDED
+        greatest = int(bounds.upper) if bounds.upper.is_Integer else NO_BOUND
         name = str(size.node.expr)
         return SizeSymbol(f"({name})" if " " in name else name, max(int(bounds.lower), 0), greatest)
 

@@ -18,18 +18,20 @@ import torch
 
 from torch_tenon import _C
 from torch_tenon.compiler.backend import KernelFile, PackedCode, PackedKernel
-from torch_tenon.compiler.wire.archive import DTYPE_NUMBERS, WireError, Writer
+from torch_tenon.compiler.wire.archive import WireError, Writer
 from torch_tenon.exporting.graphs import ExportError
 from torch_tenon.exporting.methods import Method, TensorSpec
 from torch_tenon.exporting.weight_file import weights_apart
 from torch_tenon.exporting.weights import LINE, Shared
+from torch_tenon.runtime.dtypes import NUMBERS
+from torch_tenon.runtime.interface import MAGIC
 
-MAGIC = b"tenon program 1\n"
 PAGE = 4096
 BLOCK = 1 << 20  # bytes of weights that one checksum is of
 _START = 32  # where the head begins
 _PLACES = np.arange(1, BLOCK // 8 + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-_INPUT, _WEIGHT, _STATE = range(3)
+# As `Source::Kind` in csrc/runtime/program_file.h has them.
+INPUT, WEIGHT, STATE = range(3)
 
 
 @dataclass
@@ -121,10 +123,10 @@ class ProgramFile:
                 _put_spec(out, spec)
         out.number(len(method.plan_inputs))
         for is_given, number in method.plan_inputs:
-            kind = _INPUT
+            kind = INPUT
             if not is_given:
                 is_state, number = self.shared.place_of(method.held[number])
-                kind = _STATE if is_state else _WEIGHT
+                kind = STATE if is_state else WEIGHT
             out.number(kind)
             out.number(number)
         out.numbers(method.plan_outputs)
@@ -157,7 +159,7 @@ def _put_spec(out: Writer, spec: TensorSpec) -> None:
 
 
 def _dtype(dtype: torch.dtype) -> int:
-    return DTYPE_NUMBERS[str(dtype).removeprefix("torch.")]
+    return NUMBERS[str(dtype).removeprefix("torch.")]
 
 
 def _signed(x: int) -> int:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from torch_tenon.ir.index import Atom, Div, Division, Expr, Index, Symbol, floordiv, mod, var
 from torch_tenon.ir.values import set_hint
+from torch_tenon.runtime.size_words import ADD, CONSTANT, DIVIDE, MODULO, MULTIPLY, SYMBOL, fold
 
-CONSTANT, SYMBOL, ADD, MULTIPLY, DIVIDE, MODULO, EXACTLY = range(7)
 LEAST = 2  # of a symbol: what 0 and 1 mean to an op is no matter of size
 
 
@@ -24,23 +24,15 @@ def symbols_of(examples: Sequence[int]) -> list[Symbol]:
 
 def index_of(words: Sequence[int], symbols: Sequence[Symbol]) -> Index:
     """The expression in these symbols. Divisions round down, also those that leave no rest."""
-    stack: list[Index] = []
-    left = iter(words)
-    for word in left:
-        if word == CONSTANT:
-            stack.append(next(left))
-        elif word == SYMBOL:
-            stack.append(var(symbols[next(left)]))
-        else:
-            b, a = stack.pop(), stack.pop()
-            if word == ADD:
-                stack.append(a + b)
-            elif word == MULTIPLY:
-                stack.append(a * b)
-            else:
-                stack.append((mod if word == MODULO else floordiv)(a, b))
-    (found,) = stack
-    return found
+
+    def join(word: int, a: Index, b: Index) -> Index:
+        if word == ADD:
+            return a + b
+        if word == MULTIPLY:
+            return a * b
+        return (mod if word == MODULO else floordiv)(a, b)
+
+    return fold(words, lambda number: number, lambda k: var(symbols[k]), join)
 
 
 def words_of(e: Index, symbols: Sequence[Symbol]) -> list[int]:

@@ -2,5 +2,6 @@
 calls its ops.
 
 `library` is the C interface (include/tenon.h) by ctypes, `arrays` what goes in and out, `head` what
-a file says of itself, and `program` is what people use: `torch_tenon.load`.
+a file says of itself, and `program` is what people use: `torch_tenon.load`. The exporter and the
+compiler take `interface`, `dtypes` and `size_words` from here as well.
 """

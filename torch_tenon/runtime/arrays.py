@@ -9,18 +9,10 @@ from typing import Any
 
 import numpy as np
 
-# As `c10::ScalarType` has them.
-_NAMES = dict(enumerate(["uint8", "int8", "int16", "int32", "int64", "float16", "float32"]))
-_NAMES |= {7: "float64", 9: "complex64", 10: "complex128", 11: "bool", 15: "bfloat16"}
-_NAMES |= {23: "float8_e5m2", 24: "float8_e4m3fn", 27: "uint16", 28: "uint32", 29: "uint64"}
+from torch_tenon.runtime.dtypes import NUMBERS, dtype_name
+
 # An address for no bytes: null would ask the library for memory, which nobody frees.
 NOWHERE = 64
-_NUMBERS = {name: number for number, name in _NAMES.items()}
-
-
-def dtype_name(number: int) -> str:
-    """What PyTorch and NumPy call a dtype."""
-    return _NAMES.get(number, f"dtype {number}")
 
 
 class Arrays:
@@ -38,7 +30,7 @@ class Arrays:
         dense = np.ascontiguousarray(x).reshape(np.shape(x))
         if not dense.dtype.isnative:
             dense = dense.astype(dense.dtype.newbyteorder("="))
-        number = _NUMBERS.get(dense.dtype.name)
+        number = NUMBERS.get(dense.dtype.name)
         if number is None:
             raise TypeError(f"an array of {dense.dtype}, which programs do not have")
         return dense, number, dense.shape, dense.ctypes.data, dense.nbytes
@@ -78,7 +70,7 @@ class Tensors(Arrays):
         if x.layout is not self.torch.strided or x.is_meta:
             raise TypeError(f"a tensor of {'meta' if x.is_meta else x.layout}, and no dense one")
         dense = x.detach().cpu().contiguous().resolve_conj().resolve_neg()
-        number = _NUMBERS.get(str(dense.dtype).removeprefix("torch."))
+        number = NUMBERS.get(str(dense.dtype).removeprefix("torch."))
         if number is None:
             raise TypeError(f"a tensor of {dense.dtype}, which programs do not have")
         return dense, number, dense.shape, dense.data_ptr(), dense.nbytes

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
+from torch_tenon.runtime.interface import MAGIC
 from torch_tenon.runtime.library import ProgramError
+from torch_tenon.runtime.size_words import size_text
 
-MAGIC = b"tenon program 1\n"
 _MOST = 1 << 30  # bytes of a head
-_CONSTANT, _SYMBOL, _ADD, _MULTIPLY, _DIVIDE, _MODULO, _EXACTLY = range(7)
-_SIGNS = {_ADD: ("+", 0), _MULTIPLY: ("*", 1), _DIVIDE: ("//", 1), _MODULO: ("%", 1)}
-_SIGNS[_EXACTLY] = _SIGNS[_DIVIDE]
-_T = TypeVar("_T")
 
 
 @dataclass
@@ -103,53 +100,6 @@ class _Fields:
             sizes = [self.numbers() for _ in range(self.count())]
             found.append(TensorFacts(name, dtype, sizes, [size_text(e, symbols) for e in sizes]))
         return found
-
-
-def size_text(words: Sequence[int], symbols: Sequence[str]) -> str:
-    """An expression of sizes for people. Raises ValueError, IndexError or KeyError for none."""
-
-    def join(word: int, a: tuple[str, int], b: tuple[str, int]) -> tuple[str, int]:
-        sign, binding = _SIGNS[word]
-        if word == _MULTIPLY and a[0] == "1":
-            return b
-        left = f"({a[0]})" if a[1] < binding else a[0]
-        right = f"({b[0]})" if b[1] < binding or (b[1] == binding and sign != "+") else b[0]
-        return f"{left} {sign} {right}", binding
-
-    return _folded(words, lambda n: (str(n), 2), lambda k: (symbols[k], 2), join)[0]
-
-
-def size_value(words: Sequence[int], values: Sequence[int]) -> int:
-    """An expression of sizes for these of the symbols."""
-
-    def join(word: int, a: int, b: int) -> int:
-        if word == _ADD:
-            return a + b
-        if word == _MULTIPLY:
-            return a * b
-        return a % b if word == _MODULO else a // b
-
-    return _folded(words, int, lambda k: values[k], join)
-
-
-def _folded(
-    words: Sequence[int],
-    constant: Callable[[int], _T],
-    symbol: Callable[[int], _T],
-    join: Callable[[int, _T, _T], _T],
-) -> _T:
-    stack: list[_T] = []
-    k = 0
-    while k < len(words):
-        if words[k] in (_CONSTANT, _SYMBOL):
-            stack.append((constant if words[k] == _CONSTANT else symbol)(words[k + 1]))
-            k += 2
-        else:
-            b, a = stack.pop(), stack.pop()
-            stack.append(join(words[k], a, b))
-            k += 1
-    (found,) = stack
-    return found
 
 
 def read_head(path: Path) -> Head:

@@ -10,8 +10,9 @@ from ctypes import POINTER, Structure, byref, c_char, c_char_p, c_int32, c_int64
 from pathlib import Path
 from typing import Any
 
-MOST_DIMENSIONS = 16
-_ERRORS = {2: MemoryError, 6: ValueError}
+from torch_tenon.runtime.interface import MOST_DIMENSIONS, OUT_OF_MEMORY, OUT_OF_RANGE
+
+_ERRORS = {OUT_OF_MEMORY: MemoryError, OUT_OF_RANGE: ValueError}
 
 
 class ProgramError(RuntimeError):

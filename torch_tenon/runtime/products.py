@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from torch_tenon.config import PRODUCTS
+from torch_tenon.runtime.interface import INTERFACE
 from torch_tenon.runtime.library import Status
 
-INTERFACE = 1  # TENON_INTERFACE
 OWN = PRODUCTS.default()
 
 
-class _Table(Structure):
+class Table(Structure):
     """tenon_products_t of include/tenon.h."""
 
     _fields_ = [
@@ -39,7 +39,7 @@ class Products:
         name = asked or PRODUCTS.read()
         if name == OWN:
             return
-        found = POINTER(_Table)()
+        found = POINTER(Table)()
         status = Status()
         try:
             opened = _library(_path(name)).tenon_open_products

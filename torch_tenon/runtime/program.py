@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch_tenon.runtime.arrays import dtype_name, kind_of
+from torch_tenon.runtime.arrays import kind_of
+from torch_tenon.runtime.dtypes import dtype_name
 from torch_tenon.runtime.head import Head, MethodFacts, read_head_of
+from torch_tenon.runtime.interface import NO_BOUND
 from torch_tenon.runtime.library import (
     Library,
     Options,
@@ -25,8 +27,6 @@ from torch_tenon.runtime.library import (
     library_with_pytorch,
 )
 from torch_tenon.runtime.products import OWN, Products
-
-_UNBOUNDED = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def _type(describe: Any, handle: Any, method: int, k: int) -> TensorType:
     sizes = []
     for d in range(info.rank):
         least, greatest = info.least[d], info.greatest[d]
-        bound = None if greatest >= _UNBOUNDED else greatest
+        bound = None if greatest >= NO_BOUND else greatest
         sizes.append(least if least == greatest else (least, bound))
     return TensorType(info.name.decode(), dtype_name(info.dtype), tuple(sizes))
 

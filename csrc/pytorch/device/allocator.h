@@ -2,9 +2,9 @@
 //
 // Memory is had from the target in segments and handed out in blocks (device/blocks.h). Segments
 // return to the target when it has nothing more to give or when asked (`empty_cache`). An address
-// is the target's handle plus an offset where the host can dereference it; on another target it is
-// one of a reservation without access rights, which `place_of` translates, so that a driver's
-// opaque handles fit and a slip of the host's is a crash and no wrong number.
+// is the target's handle plus an offset where the host can dereference it. On another target it is
+// one of a reservation without access rights, which `place_of` translates. So a driver's opaque
+// handles fit, and a slip of the host's is a crash and no wrong number.
 #pragma once
 
 #include <cstdint>

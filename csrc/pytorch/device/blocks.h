@@ -71,7 +71,7 @@ class BlockPool {
   using FreeBlocks = std::map<std::pair<size_t, void*>, Block*>;  // by size, then address
   FreeBlocks free_[2];                                            // large blocks, small ones
   // Small blocks that were just freed, by size in units of the alignment: the next request is most
-  // often for one of these, and what is neither merged nor split costs next to nothing.
+  // often for one of these. What is neither merged nor split costs next to nothing.
   std::array<std::vector<Block*>, kSmallLimit / kAlignment + 1> waiting_;
   Split split_blocks_[2];
 };

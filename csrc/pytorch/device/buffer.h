@@ -64,7 +64,7 @@ class Buffer : public c10::intrusive_ptr_target {
   c10::SmallVector<Use, 1> uses;  // by windows that are open
   Submission last_use = 0, last_write = 0;
   std::shared_ptr<Failure> failure;  // of its contents
-  bool alive = true;                 // has it a storage?
+  bool alive = true;                 // it has a storage
   bool has_contents = false;         // or calls that write some
   bool shared = false;               // somebody outside has its address for good
   uint32_t graphs = 0;               // windows of graphs that have it: its memory stays

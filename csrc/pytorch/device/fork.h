@@ -82,10 +82,10 @@ void take_long_held_locks();
 // The target's queue is in use from now on.
 void note_queue_in_use();
 
-// Would a child that is forked now have the target's queue?
+// Whether a child that is forked now would have the target's queue.
 bool survives_fork();
 
-// Is this process the child of one that had used a target whose queue does not survive that?
+// Whether this process is a child of one that had used such a queue, which does not survive a fork.
 bool lost_by_fork();
 
 }  // namespace tenon

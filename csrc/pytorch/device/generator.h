@@ -1,7 +1,7 @@
 // The device's random numbers: Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as
 // 1, 2, 3", SC11), a function of a key and a counter and nothing else. The n-th random op of a
-// generator has the key `seed` and the counters `(k, n)`, and its element `i` is made of the block
-// of one `k` (ops/random_numbers.h), so any element can be had on any device, in any order, by any
+// generator has the key `seed` and the counters `(k, n)`. Its element `i` is made of the block of
+// one `k` (ops/random_numbers.h). So any element can be had on any device, in any order, by any
 // kernel.
 #pragma once
 

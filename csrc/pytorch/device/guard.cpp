@@ -1,8 +1,8 @@
 // The device guard: what PyTorch asks about current devices, streams and events.
 //
-// A device's kernels run in the order in which they were enqueued, so streams differ in what is
-// recorded, and not in what runs beside what: calls of two streams of a thread go to windows of
-// their own, and are ordered as they are submitted, or as one reads what the other writes.
+// A device's kernels run in the order in which they were enqueued. So streams differ in what is
+// recorded, and not in what runs beside what. Calls of two streams of a thread go to windows of
+// their own. They are ordered as they are submitted, or as one reads what the other writes.
 
 #include "device/target.h"
 
@@ -30,7 +30,7 @@ thread_local std::array<c10::StreamId, std::numeric_limits<c10::DeviceIndex>::ma
 std::atomic<int64_t> g_pool_stream{0};
 std::atomic<int64_t> g_new_stream{kPoolSize};
 
-// What an event is. It may be recorded again while another thread waits for what it stood for, so
+// What an event is. It may be recorded again while another thread waits for what it stood for. So
 // it is read and written by `record_mutex`.
 struct Mark {
   c10::DeviceIndex device = 0;

@@ -1,7 +1,7 @@
 // Lets the host's kernels allocate on the device.
 //
 // A CPU kernel makes its results with PyTorch's CPU allocator. Within a `HostAllocationScope` that
-// allocator hands out blocks of the device instead, so the results of reference execution are
+// allocator hands out blocks of the device instead. So the results of reference execution are
 // device memory from the start: nothing is copied, the statistics and the limit hold, and blocks
 // are reused. Only on targets whose memory the host can reach.
 #pragma once
@@ -23,8 +23,8 @@ struct HostAllocationScope : Exchanged<c10::DeviceIndex> {
   explicit HostAllocationScope(c10::DeviceIndex device);
 };
 
-// Within it, on this thread, an allocation of exactly as many bytes as one of the given blocks has
-// is that block, once. The blocks stay the caller's.
+// Within it, on this thread, an allocation of exactly a given block's bytes is that block, once.
+// The blocks stay the caller's.
 struct HostPlacement : Exchanged<Blocks> {
   explicit HostPlacement(Blocks blocks);
 };
@@ -40,11 +40,11 @@ struct HostOverflow : Exchanged<bool> {
 // memory of the host.
 c10::DataPtr device_block(size_t nbytes, c10::DeviceIndex device);
 
-// Is it a block of the device that the host's allocator has given out?
+// Whether it is a block of the device that the host's allocator has given out.
 bool is_device_block(const c10::DataPtr& memory);
 
-// The allocator that does so. It becomes PyTorch's CPU allocator on first use, and outside of a
-// scope hands every request on to the one that was there.
+// The allocator that does so. It becomes PyTorch's CPU allocator on first use. Outside of a scope
+// it hands every request on to the one that was there.
 c10::Allocator* host_allocator();
 
 }  // namespace tenon

@@ -1,5 +1,5 @@
-// The interpreter's lock, as the core treats it: let go of before a lock of the core's is waited
-// for and before anything runs, so that no thread waits for the one while it holds the other.
+// The interpreter's lock, as the core treats it: a thread lets go of it before it waits for a lock
+// of the core's, and before anything runs. So no thread waits for the one while it holds the other.
 //
 // Where a program is over, the interpreter ends a thread that wants the lock back. It unwinds the
 // thread's stack, and a destructor lets that through only if it says that it may throw.

@@ -13,9 +13,9 @@ void find_main_thread();
 void restore_handlers_after_fork();
 
 // While one lives on Python's main thread, signals wait; on any other thread, and within another
-// one, it does nothing. Then the handlers run as if the signals had just come, or, where one has
-// run meanwhile, what it raised is raised in the Python code that comes next. The interpreter's
-// lock may be held or not.
+// one, it does nothing. Then the handlers run as if the signals had just come. Where one has run
+// meanwhile, what it raised is raised in the Python code that comes next. The interpreter's lock
+// may be held or not.
 class DeferredInterrupts {
  public:
   DeferredInterrupts();

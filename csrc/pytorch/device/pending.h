@@ -38,7 +38,7 @@ const char* name_of(CommitReason reason);
 void commit(c10::DeviceIndex device, CommitReason reason);
 void commit_stream(c10::Stream stream, CommitReason reason);
 
-// Does the calling thread capture a graph on that stream?
+// Whether the calling thread captures a graph on that stream.
 bool is_capturing(c10::Stream stream);
 // Raises where the calling thread captures a graph, of which `what` can be no part.
 void refuse_in_capture(std::string_view what);
@@ -69,7 +69,7 @@ void storage_died(Buffer& buffer);
 // Waits for all that was submitted to a device, and sees to what came of it.
 void wait_until_idle(c10::DeviceIndex device);
 
-// Has a device run all that was submitted to it? Sees to what came of that.
+// Whether a device has run all that was submitted to it. Sees to what came of that.
 bool is_idle(c10::DeviceIndex device);
 
 // All that was submitted to a device so far, by the number of the last.

@@ -87,7 +87,7 @@ class ProfileLog {
   std::string events_;  // their bytes
 };
 
-// `enqueued`: by the host's clock. The device's is known to some microseconds only, so its own
+// `enqueued`: by the host's clock. The device's is known to some microseconds only. So its own
 // times do not decide whether an event came before a log was stopped.
 void log_event(const ProfileEvent& event, int64_t enqueued);
 inline void log_event(const ProfileEvent& event) {

@@ -27,11 +27,11 @@ class QueueLock {
   QueueLock(const QueueLock&) = delete;
   QueueLock& operator=(const QueueLock&) = delete;
 
-  // Does this thread hold it, so that it is inside of a run?
+  // Whether this thread holds it, so that it is inside of a run.
   static bool held(c10::DeviceIndex device);
-  // ... of any device?
+  // ... of any device.
   static bool held();
-  // Is that the lock of a device whose queue this thread holds?
+  // Whether that is the lock of a device whose queue this thread holds.
   static bool holds(const std::mutex* mutex);
   // The commits of a device since its lock was taken, by who holds it.
   static std::vector<Ticket>& commits(c10::DeviceIndex device);

@@ -26,7 +26,7 @@ inline c10::StorageImpl& storage_of(const at::Tensor& tensor) {
 
 // The buffer of a storage that the device made; nullptr: it has no bytes, or somebody else made it.
 inline Buffer* own_buffer(const c10::StorageImpl& storage);
-// Has the storage a buffer of its own, or no bytes?
+// Whether the storage has a buffer of its own, or no bytes.
 bool is_own(const c10::StorageImpl& storage);
 // The buffer whose memory a storage lies in, own or not; nullptr where there is none.
 BufferRef buffer_of(const c10::StorageImpl& storage);
@@ -37,13 +37,13 @@ void* raw_address(const c10::StorageImpl& storage);
 // Settles a storage's memory and gives its address. On a target whose memory is out of the host's
 // reach it is one for the queue alone.
 void* settled_address(const c10::StorageImpl& storage, Access access);
-// Submits what was recorded with a storage, or alone what writes it, and gives its address, for
+// Submits what was recorded with a storage, or alone what writes it. Gives its address for
 // something that is enqueued next: the device orders that, and nobody waits.
 void* address_in_queue(const c10::StorageImpl& storage, Access access = Access::update);
 
-// The address of a storage with that buffer is to be asked for before it is used, again where it
-// was already. Under `record_mutex`. False: another thread is just being told, so let go of the
-// lock and try again; not with `at_last`.
+// From now on the address of a storage with that buffer has to be asked for before it is used.
+// Under `record_mutex`. False: another thread is just being told, so let go of the lock and try
+// again; not with `at_last`.
 bool take_address_back(c10::StorageImpl& storage, Buffer& buffer, bool at_last);
 inline bool withdraw_address(c10::StorageImpl& storage, Buffer& buffer, bool at_last) {
   return (storage.has_materializer() && buffer.shown_to == nullptr) ||
@@ -74,7 +74,7 @@ void resize_storage(c10::StorageImpl& storage, size_t nbytes);
 void replace_memory(c10::StorageImpl& storage, c10::Storage by);
 
 // A storage of `device` with what the host storage holds: over the same memory where that is a
-// block of the device, which then lives as long as both do, else a copy.
+// block of the device, else a copy. The block lives as long as both do.
 c10::Storage to_device_storage(const c10::Storage& host, c10::DeviceIndex device);
 
 // Makes a host tensor that a kernel has just made, over a block of the device, one of the device's.
@@ -102,8 +102,8 @@ inline Buffer* own_buffer(const c10::StorageImpl& storage) {
   return data.get_deleter() == &release_buffer ? static_cast<Buffer*>(data.get_context()) : nullptr;
 }
 
-// While one lives on this thread, who asks PyTorch for the address of a tensor of the device gets
-// its token, and nothing runs: for code that asks and looks at layouts alone, as its iterators do.
+// While one lives, who asks PyTorch on this thread for the address of the device's tensor gets its
+// token. Nothing runs: for code that asks and looks at layouts alone, as its iterators do.
 class TokensDo {
  public:
   explicit TokensDo(bool here = true);

@@ -21,8 +21,8 @@
 namespace tenon {
 namespace {
 
-// Of a wait in which signals are looked for: how long it only yields, then the share of what it has
-// taken that it sleeps, at most so long, and how often it looks.
+// Of a wait in which signals are looked for: how long it only yields; then it sleeps a share of
+// what it has taken, at most so long. How often it looks for signals.
 constexpr std::chrono::microseconds kMostYielding{50};
 constexpr int kShare = 32;
 constexpr std::chrono::milliseconds kLongestSleep{2};

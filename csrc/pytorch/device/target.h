@@ -21,12 +21,12 @@ constexpr size_t kMostDevices = 128;  // of a c10::DeviceIndex
 
 struct Target {
   std::string name;
-  // Is a handle an address that the host may dereference? Then the queue runs what it is given at
-  // once.
+  // Whether a handle is an address that the host may dereference. Then the queue runs what it is
+  // given at once.
   bool host_memory = true;
-  bool python_queue = true;    // are the queues Python's? Then signals wait while they are used
-  bool runs_plans = true;      // has it a backend, which makes plans, and a queue for kernels?
-  bool runs_attention = true;  // does its library run `tenon::attention` in plans?
+  bool python_queue = true;    // the queues are Python's: signals wait while they are used
+  bool runs_plans = true;      // it has a backend, which makes plans, and a queue for kernels
+  bool runs_attention = true;  // its library runs `tenon::attention` in plans
   c10::DeviceIndex device_count = 0;
   std::function<uintptr_t(size_t nbytes, c10::DeviceIndex)> allocate;  // 0: out of memory
   std::function<void(uintptr_t, c10::DeviceIndex)> free;

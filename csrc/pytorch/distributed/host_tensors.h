@@ -1,5 +1,6 @@
 // Host tensors that stand for those of a collective: over the device's own memory where the host
-// reaches it, else copies in pinned memory, which are brought back when the collective is over.
+// reaches it, else copies in pinned memory. What these hold is brought back when the collective is
+// over.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -66,7 +66,7 @@ bool may_run_directly(const OpInfo& op) {
          !c10::impl::TorchDispatchModeTLS::any_modes_set();
 }
 
-// Is it a dense tensor, several, or none?
+// Whether it is a dense tensor, several, or none.
 bool is_plain(const IValue& made) {
   bool plain = true;
   map_tensors(made, [&](const at::Tensor& t) {

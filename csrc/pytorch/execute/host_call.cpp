@@ -19,7 +19,7 @@
 namespace tenon {
 namespace {
 
-// Do both strides mean the same places? Those of dimensions with one element do not matter.
+// Whether both strides mean the same places. Those of dimensions with one element do not matter.
 bool same_places(at::IntArrayRef sizes, at::IntArrayRef a, at::IntArrayRef b) {
   for (size_t d = 0; d < sizes.size(); ++d) {
     if (sizes[d] == 0)
@@ -192,7 +192,7 @@ void place_results(
   const auto& name = op.operator_name();
   TORCH_CHECK(results.size() >= places.size(), name, " gave fewer results than are wanted");
   // A call may have put one result where another one's place is, or where its own is in another
-  // order of memory: out of the way with it, before the places are filled.
+  // order. Such a result is moved out of the way before the places are filled.
   for (size_t k = 0; k < places.size(); ++k) {
     auto& got = results[k];
     if (!got.defined() || got.layout() != at::kStrided)
@@ -292,8 +292,7 @@ void resolve_call(CallStep& step) {
   for (size_t k = 0; k < step.arguments.size(); ++k) {
     const auto& argument = found->arguments.emplace_back(argument_from(step.arguments[k]));
     const auto& declared = schema.arguments()[k];
-    const auto* alias = declared.alias_info();
-    const bool written = alias != nullptr && alias->isWrite();
+    const bool written = is_written(declared);
     const auto& type = *declared.type();
     if (argument.kind == ArgumentPlan::tensor)
       check_data(c10::TensorType::get()->isSubtypeOf(type), "{} is no tensor", declared.name());

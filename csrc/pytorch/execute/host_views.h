@@ -1,9 +1,9 @@
 // Tensors of the device as the host's kernels see them, and the host's results as tensors of the
 // device.
 //
-// A host view has the same sizes, strides and storage offset as the tensor it stands for, and two
+// A host view has the same sizes, strides and storage offset as the tensor it stands for. Two
 // tensors that share a storage have host views that share one. On a target whose memory the host
-// can reach, that host storage *is* the device's memory; on another one it is a copy, and what was
+// can reach, that host storage *is* the device's memory. On another one it is a copy, and what was
 // written is copied back by `finish`.
 #pragma once
 
@@ -25,17 +25,17 @@ class HostViews {
   enum class Use { reads, writes, replaces, replaces_part };
   at::Tensor to_host(const at::Tensor& tensor, Use use = Use::reads);
 
-  // The other way: a result that lies in a host view's storage comes back as a view of the storage
-  // behind it, any other one becomes a storage of the device.
+  // The other way. A result that lies in a host view's storage comes back as a view of the storage
+  // behind it. Any other one becomes a storage of the device.
   at::Tensor to_device(const at::Tensor& host);
 
   // A kernel wrote to `host`, the view of `tensor`: takes over its sizes and strides (an `out=` may
   // be resized) and marks its storage to be written back.
   void written(const at::Tensor& tensor, const at::Tensor& host);
 
-  // Call last, when all went well: storages that the kernel replaced are taken over, written ones
-  // are copied back, and an error that replaced contents had is gone. Without it nothing of a
-  // failed kernel's doing reaches the device, as far as the host's memory is not the device's own.
+  // Call last, when all went well. Storages that the kernel replaced are taken over, and written
+  // ones are copied back. An error that replaced contents had is gone. Without it nothing that a
+  // failed kernel did reaches the device, where the host's memory is not the device's own.
   void finish();
 
   int64_t bytes_copied() const {
@@ -81,10 +81,10 @@ class HostAlias final : public c10::TensorImpl {
   }
 
   explicit HostAlias(c10::Storage storage);
-  // From now on it has what the plain tensor `like` has but for its device, its names and whatever
-  // autograd knows of it: the memory is at `data`.
+  // From now on it is as the plain tensor `like`, over the memory at `data`. Its device, its names
+  // and what autograd knows of it are its own.
   void show(const c10::TensorImpl& like, void* data, size_t nbytes);
-  // Has nobody kept it, its storage, or an alias of that?
+  // Whether nobody has kept it, its storage, or an alias of that.
   bool is_free() const;
 
  private:

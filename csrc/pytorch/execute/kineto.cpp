@@ -1,6 +1,6 @@
-// torch.profiler: PyTorch forwards the profiler of a device of its slot for others'
-// (`ProfilerActivity.PrivateUse1`), whose log Python makes into rows
-// (torch_tenon/reports/profiler/kineto.py), which become Kineto's activities.
+// torch.profiler. PyTorch has a slot for the profiler of a device that it does not know
+// (`ProfilerActivity.PrivateUse1`). Python makes rows of our log
+// (torch_tenon/reports/profiler/kineto.py), and these become Kineto's activities here.
 
 #define FMT_HEADER_ONLY  // no library of PyTorch exports it
 #define USE_KINETO
@@ -131,7 +131,8 @@ class Session final : public libkineto::IActivityProfilerSession {
                     : std::vector<std::string>();
   }
   void processTrace(libkineto::ActivityLogger& logger) override {
-    processTrace(logger, [](int32_t) { return nullptr; }, 0, 0);
+    processTrace(
+        logger, [](int32_t) { return nullptr; }, 0, 0);
   }
   void processTrace(
       libkineto::ActivityLogger& logger,

@@ -50,8 +50,8 @@ struct LaunchOver {
 // Enqueues a launch behind all that was recorded with the tensors, and waits for nothing: the
 // device's queue orders it with what was submitted before. An error that a tensor is known to have
 // is raised; one that comes later is that of what the launch writes. The kernel gets where each
-// tensor begins, and the numbers. Raises for tensors of elsewhere, for a group of other axes than
-// the grid's, for sizes below 0 or groups of nothing, and for `writes` of no tensor.
+// tensor begins, and the numbers. Raises for tensors of elsewhere, and for `writes` of no tensor.
+// It raises for a group of other axes than the grid's, for sizes below 0, and groups of nothing.
 void launch_over(const LaunchOver& asked);
 
 }  // namespace tenon

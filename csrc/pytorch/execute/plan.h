@@ -55,7 +55,7 @@ class Plan {
       c10::ArrayRef<c10::Storage> keepers = {}) const;
 
   // The same over memory of the host's, to its end; a device that cannot reach that runs on copies
-  // of the bytes that steps use, and gives back the outputs and the inputs that are `written`.
+  // of the bytes that steps use. It gives back the outputs, and the inputs that are `written`.
   // Raises the first error.
   void run(
       c10::ArrayRef<void*> inputs,

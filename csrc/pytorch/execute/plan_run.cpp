@@ -205,7 +205,9 @@ void PlanRun::execute(const std::function<void(size_t)>& released) {
     const SegmentsStay until_all_is_enqueued(device_.index());
     return run_->execute();
   }
-  run_paced(plan_.pace(), bytes_made(), [this] { run_->execute(); });
+  TimedRun timed(&plan_.pace());
+  run_->execute();
+  timed.finish(bytes_made());
 }
 
 // What a run of a compiled graph gives back: tensors over the memory of its slots.

@@ -131,7 +131,7 @@ c10::Device device_without_tensors(c10::ArrayRef<IValue> arguments) {
   return {kTenon, current_device()};
 }
 
-// Does the tensor cover all that its storage holds?
+// Whether the tensor covers all that its storage holds.
 bool is_whole(const at::Tensor& t) {
   return t.layout() == at::kStrided && !t.is_nested() && t.has_storage() &&
          t.is_non_overlapping_and_dense() && t.nbytes() == t.storage().nbytes();
@@ -148,7 +148,7 @@ void note_call(Profiled& profiled, const std::string& name, c10::ArrayRef<IValue
   }
 }
 
-// Has the host a kernel, of its own or composed of other ops, for any layout?
+// Whether the host has a kernel, of its own or composed of other ops, for any layout.
 bool has_host_kernel(const c10::OperatorHandle& op) {
   return std::any_of(std::begin(kKeys), std::end(kKeys), [&](const auto& keys) {
     return op.hasComputedKernelForDispatchKey(keys.second);

@@ -37,6 +37,14 @@ int threads_after(int halvings) {
   return std::max(1, omp_get_max_threads() >> halvings);
 }
 
+// How many leave a processor to others; 0: as many as there are do.
+int fewer_threads() {
+  static const auto processors = static_cast<int>(usable_processors());
+  const int all = omp_get_max_threads();
+  const int fewer = std::max(1, std::min(all, processors - 1));
+  return fewer < all ? fewer : 0;
+}
+
 // Sizes that are less than a fifth apart, roughly.
 int size_class(double bytes) {
   return static_cast<int>(4 * std::log2(std::max(bytes, 1.0)));
@@ -49,13 +57,13 @@ std::mutex& mutex() {
 
 constexpr double kLook = 0.05;   // of runs, after which it is decided anew
 constexpr double kMostLeft = 2;  // so many times what did not leave a processor
-// Processors that threads use which sleep while they wait: there is work for them that is not ours,
-// and to wake them for each part of it takes longer than the part.
+// Processors that threads use which sleep while they wait: there is work for them that is not ours.
+// To wake them for each part of it takes longer than the part.
 constexpr double kOthersWork = 1.2;
 constexpr double kPause = 5;  // seconds until they are let sleep again
-// Where all threads together wait for such a part of the time until they get a processor, something
-// else runs there as well. They sleep then while they wait for each other, for so many seconds; it
-// is looked at as often as this.
+// All threads together wait for a processor such a part of the time where something else runs there
+// as well. They sleep then while they wait for each other, for so many seconds; it is looked at as
+// often as this.
 constexpr double kWaiting = 0.3, kNotAlone = 2, kLookAround = 0.25;
 
 // Of processors, by all threads of the process.
@@ -103,8 +111,8 @@ void look_around(Room& r, double now) {
 }
 
 // GNU's runtime lets no thread keep its processor once there are more threads than processors,
-// whatever they do: the other threads of loops are as many as there are other processors, and these
-// two do nothing, until room is no longer left.
+// whatever they do. The threads of loops are as many as there are processors. These two do nothing,
+// until room is no longer left.
 void crowd(const std::future<void>& end) {
   std::atomic<int> members{0};  // a region that does nothing is none
 #pragma omp parallel num_threads(2)
@@ -223,8 +231,8 @@ void Pace::note(int halvings, double seconds, double bytes) {
   }
 }
 
-// Whoever else uses the processors comes and goes. More threads were faster while he was gone, and
-// the next run that waits for him may take as long as a hundred.
+// What else uses the processors comes and goes. More threads were faster while it was gone. The
+// next run that waits for it may take as long as a hundred.
 bool Pace::goes_back(double value) {
   if (value <= kFarSlower * fewer_mean_) {
     strikes_ -= strikes_ > 0 ? 1 : 0;
@@ -262,13 +270,6 @@ void Pace::put_off(int64_t times) {
   until_trial_ = interval_ = std::min(times * interval_, kMostBetween);
 }
 
-int fewer_threads() {
-  static const auto processors = static_cast<int>(usable_processors());
-  const int all = omp_get_max_threads();
-  const int fewer = std::max(1, std::min(all, processors - 1));
-  return fewer < all ? fewer : 0;
-}
-
 void note_room(double seconds, bool left) {
   auto& r = room();
   const std::lock_guard<std::mutex> lock(r.mutex);
@@ -299,29 +300,26 @@ int threads_beside_builder() {
   return builder_works() ? fewer_threads() : 0;
 }
 
-TimedRun::TimedRun(int threads, bool builder_works)
-    : builder_works_(builder_works), threads_(threads), start_(host_seconds()) {}
+TimedRun::TimedRun(Pace* pace)
+    : pace_(pace),
+      builder_works_(builder_works()),
+      beside_builder_(builder_works_ ? fewer_threads() : 0),
+      halvings_(pace == nullptr || left_a_processor() ? 0 : pace->halvings(omp_get_max_threads())),
+      threads_(
+          left_a_processor() ? beside_builder_
+          : halvings_ > 0    ? threads_after(halvings_)
+                             : 0),
+      start_(host_seconds()) {}
 
-double TimedRun::finish(bool left) {
+double TimedRun::finish(double bytes) {
   const double seconds = host_seconds() - start_;
   if (builder_works_)
-    note_room(seconds, left);
+    note_room(seconds, left_a_processor());
   else
     need_no_room();
+  if (pace_ != nullptr && !left_a_processor())
+    pace_->note(halvings_, seconds, bytes);
   return seconds;
-}
-
-void run_paced(Pace& pace, double bytes, c10::function_ref<void()> run) {
-  // 0: what the pace says, and only such runs are noted.
-  const bool works = builder_works();
-  const int beside_builder = works ? fewer_threads() : 0;
-  const int halvings = beside_builder > 0 ? 0 : pace.halvings(omp_get_max_threads());
-  const int fewer = halvings > 0 ? threads_after(halvings) : 0;
-  TimedRun timed(beside_builder > 0 ? beside_builder : fewer, works);
-  run();
-  const double seconds = timed.finish(/*left=*/beside_builder > 0);
-  if (beside_builder == 0)
-    pace.note(halvings, seconds, bytes);
 }
 
 }  // namespace tenon

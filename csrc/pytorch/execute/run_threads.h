@@ -2,20 +2,18 @@
 // where the builder needs a processor.
 //
 // Threads wait for each other after every loop. Where the processors are this process's alone that
-// takes a microsecond; where something else runs there too, a thread that waits for its turn holds
-// up all others, and a small loop takes a thousand times as long as with one thread. Nobody can
-// tell from the loops which it will be. So a plan's runs are timed, and now and then a few of them
-// have half or twice as many threads, one or all.
+// takes a microsecond. Where something else runs there too, a thread that waits for its turn holds
+// up all others. Then a small loop takes a thousand times as long as with one thread. Nobody can
+// tell from the loops which it will be. So a plan's runs are timed. Now and then a few of them have
+// half or twice as many threads, one or all.
 //
 // OpenMP's threads keep their processors for some milliseconds after a loop, to be there for the
-// next one. Where a program runs on one thread but for a loop of its own now and then (on the CPU,
-// say, to make a batch), that alone would keep the builder, which waits for an idle processor, from
-// getting any. So the threads sleep instead while little else needs them. They do so as well where
-// the process's threads often wait for a processor, as other programs run there: a thread that is
-// awake and waits for one that does not run takes the processor that the other would need.
+// next one. The builder waits for an idle processor. A program may run on one thread but for a loop
+// now and then, as to make a batch on the CPU. That alone would keep the builder from getting any.
+// So the threads sleep instead while little else needs them. They do so as well where the process's
+// threads often wait for a processor, as other programs run there. Else a thread that waits awake
+// would take the processor that the one it waits for needs.
 #pragma once
-
-#include <c10/util/FunctionRef.h>
 
 #include <array>
 #include <cstdint>
@@ -78,32 +76,33 @@ class Pace {
 // gets ready. windows/builder.cpp answers, and takes in now and then what the builder has said.
 bool builder_works();
 
-// How many threads leave a processor to others; 0: as many as there are do.
-int fewer_threads();
-
 // A window has run for so many seconds beside the builder, and left a processor to it or not.
 void note_room(double seconds, bool left);
 // The builder needs no room now; whether others do is looked at a few times a second.
 void need_no_room();
 
-// The threads of what runs while the builder works; 0: all.
+// The threads of what runs while the builder works, which leave it a processor; 0: all.
 int threads_beside_builder();
 
-// A run that is timed, on so many threads while it lives; 0: all. One that raises is not timed.
+// A run that is timed, on the threads that leave the builder a processor while that works; else on
+// as many as the pace says, or on all. One that raises is not timed.
 class TimedRun {
  public:
-  TimedRun(int threads, bool builder_works);
-  // It is over, and left a processor to the builder or not: its seconds.
-  double finish(bool left);
+  explicit TimedRun(Pace* pace = nullptr);
+  // It is over, and has made so many bytes: its seconds.
+  double finish(double bytes = 0);
+
+  bool left_a_processor() const {
+    return beside_builder_ > 0;
+  }
 
  private:
+  Pace* const pace_;
   const bool builder_works_;
+  const int beside_builder_;  // threads; 0: not for the builder's sake
+  const int halvings_;
   const Threads threads_;
   const double start_;
 };
-
-// Runs a plan, which makes so many bytes, with the threads of its pace, or those that the builder
-// leaves it.
-void run_paced(Pace& pace, double bytes, c10::function_ref<void()> run);
 
 }  // namespace tenon

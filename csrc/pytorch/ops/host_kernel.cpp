@@ -1,4 +1,4 @@
-// A group of loops that a target has no code for, as the call by which plans have the host run it
+// The call by which plans have the host run loops that a target has no code for
 // (torch_tenon/compiler/host_kernels.py). The op is the core's: a plan that another process wrote
 // names it before anything of the compiler is loaded.
 

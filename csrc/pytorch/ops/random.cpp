@@ -1,7 +1,7 @@
 // The random ops, from the device's counter-based generator (device/generator.h). Element i of the
-// output, counted in row-major order of its sizes, is a function of the op's stream and of i
-// (ops/random_numbers.h), so a generated kernel can make the same numbers. Argument checks are
-// PyTorch's own templates; then a call of `tenon::draw_` is recorded.
+// output, in row-major order, is a function of the op's stream and of i (ops/random_numbers.h). So
+// a generated kernel can make the same numbers. Argument checks are PyTorch's own templates; then a
+// call of `tenon::draw_` is recorded.
 
 #include <ATen/Dispatch_v2.h>
 #include <ATen/Parallel.h>
@@ -37,7 +37,7 @@ using OptionalGenerator = std::optional<at::Generator>;
 // one takes longer than making a million numbers.
 constexpr int64_t kGrain = int64_t{1} << 19;
 constexpr int64_t kTile = 1024;  // numbers that are made at once: they stay in the nearest cache
-// Of more values than that, a number is chosen by 64 bits and not by 32, so that the chances of two
+// Of more values than that, a number is chosen by 64 bits and not by 32. So the chances of two
 // values differ by less than one part in 2^12.
 constexpr uint64_t kManyValues = uint64_t{1} << 20;
 
@@ -74,8 +74,8 @@ void dispatch_all(const at::Tensor& t, F&& f) {
       AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES));
 }
 
-// A distribution with its parameters as its formula needs them, and whole numbers in
-// [base, base + range), with range as unsigned and 0 for all of int64.
+// A distribution with its parameters as its formula needs them, or whole numbers in [base, base +
+// range). The range is unsigned, and 0 for all of int64.
 struct Drawn {
   std::string_view distribution;
   double a, b, c;
@@ -299,8 +299,8 @@ struct RandomFromToKernel {
 
 template <class RNG>
 struct RandomKernel {
-  // Every value of an integer type that is not negative, every integer that a floating one holds
-  // exactly up to its precision.
+  // Every value of an integer type that is not negative. Of a floating one every integer up to its
+  // precision, which it holds exactly.
   void operator()(at::TensorIteratorBase& iter, OptionalGenerator gen) {
     uint64_t range = 0;
     dispatch_all(iter.output(), [&](auto zero) {

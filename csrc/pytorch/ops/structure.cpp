@@ -175,8 +175,8 @@ at::Tensor& set_storage_offset(
   return self;
 }
 
-// Can a tensor take the place of another one inside of the same object (`x.data = y`,
-// `module.to("tenon")`)? As between the CPU and the devices that PyTorch knows: when both are dense
+// Whether a tensor can take the place of another one inside of the same object (`x.data = y`,
+// `module.to("tenon")`). As between the CPU and the devices that PyTorch knows: when both are dense
 // or both are sparse.
 bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from) {
   using c10::BackendComponent;
@@ -208,7 +208,7 @@ CopyKind kind_of(const at::Tensor& dst, const at::Tensor& src) {
   return on_device(dst) ? CopyKind::device_to_device : CopyKind::device_to_host;
 }
 
-// Is it one run of bytes to another, in the same order?
+// Whether it copies one run of bytes to another, in the same order.
 bool is_byte_copy(const at::Tensor& dst, const at::Tensor& src) {
   return dst.dtype() == src.dtype() && dst.sizes() == src.sizes() &&
          dst.strides() == src.strides() && dst.is_non_overlapping_and_dense() &&
@@ -332,8 +332,8 @@ at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& dst) {
   return dst.resize_(self.sizes()).copy_(self);
 }
 
-// A copy at once. PyTorch shares memory until one of the two is written, and takes the context of a
-// data pointer for the memory's address; a storage's here is its buffer.
+// A copy at once. PyTorch shares memory until one of the two is written. For that it takes the
+// context of a data pointer for the memory's address, which here is the storage's buffer.
 at::Tensor lazy_clone(const at::Tensor& self) {
   TENON_COUNT_KERNEL("aten::_lazy_clone");
   const auto& storage = *self.storage().unsafeGetStorageImpl();
@@ -391,7 +391,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);
   m.impl("convolution", at::native::convolution);  // calls _convolution, which can be traced
   m.impl("_lazy_clone", lazy_clone);
-  // What forward-mode AD asks of a tensor and its tangent, which may lie on different devices when
+  // What forward-mode AD asks of a tensor and its tangent. These may lie on different devices when
   // one is copied to the other.
   m.impl("is_same_size", counted("aten::is_same_size", at::native::is_same_size));
   m.impl("_has_same_storage_numel", at::native::_has_same_storage_numel);

@@ -1,8 +1,9 @@
 // Calls of an op that differ in their sizes alone, and the sizes of their results.
 //
 // What the first calls of a pattern give teaches a rule: two of them make it, a third one confirms
-// it. From then on the results of a call with other sizes are known without running it. Where what
-// the rule takes for granted does not hold, the call runs at once, as the first call of any kind.
+// it. From then on the results of a call with other sizes are known without running it. The rule
+// takes something for granted. Where that does not hold the call runs at once, as the first call of
+// any kind.
 #pragma once
 
 #include <deque>

@@ -1,9 +1,9 @@
 // Calls that run at once, for about what the host's own op costs.
 //
-// Recording pays where a plan runs the window. A program whose windows never come again, or have no
-// plan yet, would record each call, look for its window, and run the call after all. So once no
-// plan has run a window of a thread for long, most of its calls run when they are made. Now and
-// then some windows are recorded, to see whether they come again by now, or have plans.
+// Recording pays where a plan runs the window. Where windows never come again each call would be
+// recorded, its window looked for, and the call run after all. So most calls of a thread run when
+// they are made, once no plan has run its windows for long. Now and then some windows are recorded,
+// to see whether they come again by now, or have plans.
 #pragma once
 
 #include <ATen/core/List.h>
@@ -39,9 +39,9 @@ void end_direct_part();
 enum class WindowCame { anew, again, by_plan };
 // `is_small`: to record one of its calls costs as much as to run it.
 void note_window(WindowCame came, bool is_small, size_t calls);
-// Whether the window that the calling thread ends is none to look for, as it has calls that were
-// recorded between others that were not, or after these and up to the first place where windows
-// end.
+// Whether the window that the calling thread ends is none to look for. That is so where its calls
+// were recorded between others that were not. It is so, too, of those after these, up to the first
+// place where windows end.
 bool is_fragment();
 // How many calls have run when they were made since this was asked last.
 int64_t direct_calls_before();

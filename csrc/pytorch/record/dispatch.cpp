@@ -31,8 +31,8 @@ bool takes_storage(const c10::FunctionSchema& schema) {
       });
 }
 
-// Does it work on a process group? PyTorch composes such ops of collectives, which wait for nothing
-// and whose work belongs to the tensors that they were given: host views would be others.
+// Whether it works on a process group. PyTorch composes such ops of collectives, which wait for
+// nothing. Their work belongs to the tensors that they were given: host views would be others.
 bool is_collective(const c10::OperatorHandle& op) {
   const auto space = op.schema().getNamespace().value_or("");
   return space == "c10d" || space == "_dtensor" || space == "symm_mem" ||
@@ -89,8 +89,8 @@ int64_t register_reference_kernels() {
   auto* handles = &registrations();
   auto& dispatcher = c10::Dispatcher::singleton();
   const auto by_reference = c10::KernelFunction::makeFromBoxedFunction<&run_reference>();
-  // Ops that come later, such as those of another package's extension, and those that only sparse,
-  // quantised or nested tensors have.
+  // Ops that come later, such as those of another package. Those that only sparse, quantised or
+  // nested tensors have.
   for (const auto& [device_key, host_key] : kKeys)
     handles->push_back(dispatcher.registerFallback(device_key, by_reference, "torch_tenon"));
   int64_t count = 0;

@@ -96,8 +96,8 @@ void move_open_window(Recorder& recorder) {
   recorder.captured->windows.push_back(std::move(kept));
 }
 
-// The capture is over: says of each slot what it is in a replay, and of each draw which of the
-// graph's random numbers it has. Under `record_mutex`.
+// The capture is over. Says what each slot is in a replay, and which of the graph's random numbers
+// each draw has. Under `record_mutex`.
 void finish_windows(CapturedWindows& captured, const Capture& capture) {
   std::unordered_map<const Buffer*, int> windows_of;
   for (const auto& window : captured.windows) {

@@ -1,12 +1,12 @@
 // Graphs: `torch.accelerator.Graph`. While a thread captures one, the windows that it records are
-// kept where they would be submitted, and each replay submits them again, in order. So a replay is
-// a run of windows: by their plans, with the memory of the captured tensors.
+// kept where they would be submitted. Each replay submits them again, in order. So a replay is a
+// run of windows: by their plans, with the memory of the captured tensors.
 //
 //   capture_begin ──▶ calls ──▶ window ──▶ window ──▶ capture_end        nothing runs
 //   replay ──────────────────▶ submit ──▶ submit                         everything runs
 //
-// What the calls read and wrote before the capture, and what they made and is alive at its end,
-// stays at its place. What was made and died in one window is its plan's temporary, as ever.
+// What was there before the capture stays at its place. So does what is alive at its end. What was
+// made and died in one window is its plan's temporary, as ever.
 //
 // What would need a value while a graph is captured raises: it would be one from before the
 // replay. A call with new layouts is taught by zeros. Random numbers are drawn at each replay: the
@@ -37,7 +37,7 @@ struct CapturedWindows {
   uint64_t drawn = 0;  // how many these are
 };
 
-// Does the calling thread capture a graph?
+// Whether the calling thread captures a graph.
 bool is_capturing();
 
 // What is done in this scope is not part of the graph that the thread captures.

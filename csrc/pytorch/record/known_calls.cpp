@@ -31,7 +31,7 @@ struct KnownCalls {
 
   MutexAtFork<ForkOrder::known_calls> mutex;
   std::unordered_set<const OpEntry*> used;
-  bool is_new = false;  // is one of them not in the file?
+  bool is_new = false;  // one of them is not in the file
 };
 
 KnownCalls& known() {

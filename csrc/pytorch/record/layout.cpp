@@ -8,7 +8,7 @@
 namespace tenon {
 namespace {
 
-// The runtime knows PyTorch's dtypes by their numbers.
+// The runtime knows PyTorch's dtypes by their numbers, with their names and sizes.
 const bool layout_at_load [[maybe_unused]] = [] {
   for (int8_t k = 0; k < static_cast<int8_t>(kNoDType); ++k) {
     const auto dtype = static_cast<at::ScalarType>(k);
@@ -17,6 +17,9 @@ const bool layout_at_load [[maybe_unused]] = [] {
         "the runtime takes elements of ",
         dtype,
         " for others");
+    const auto name = c10::getDtypeNames(dtype).first;
+    TORCH_INTERNAL_ASSERT(
+        name_of(DType{k}) == c10::str("torch.", name), "the runtime has another name for ", name);
   }
   return true;
 }();

@@ -96,7 +96,7 @@ ArgumentPlan plan_argument(
   return plan;
 }
 
-// Is the tensor fresh, dense memory of its own? `storages`: those that others have.
+// Whether the tensor is fresh, dense memory of its own. `storages`: those that others have.
 bool is_fresh(
     const at::Tensor& tensor, c10::DeviceIndex device, std::unordered_set<const void*>& storages) {
   return is_recordable(tensor) && tensor.device() == c10::Device(kTenon, device) &&

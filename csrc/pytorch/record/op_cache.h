@@ -81,7 +81,7 @@ struct OpInfo {
   c10::OperatorHandle op;
   std::string name;
   bool recordable;                        // false: every call runs at once
-  bool lasts;                             // is what is known of its calls so in every process?
+  bool lasts;                             // what is known of its calls is so in every process
   bool selects = false;                   // makes a result by a list of indices
   bool may_open = false;                  // the lowering takes numbers as run-time values
   std::atomic<bool> open_scalars{false};  // ... and they were seen to change
@@ -144,9 +144,9 @@ std::unique_ptr<OpEntry> entry_of(
 void set_results(OpEntry& entry, CallResults results);
 CallResults results_of(const OpEntry& entry);
 
-// Arguments like those of a call, of zeros: from what an op makes of them it is known what layouts
-// its results have, and nobody's memory was read or written. Tensors of the device are over memory
-// of their own; those that share a storage go on to share one.
+// Arguments like those of a call, of zeros. What an op makes of them tells the layouts of its
+// results, and nobody's memory is read or written. Tensors of the device are over memory of their
+// own; those that share a storage go on to share one.
 torch::jit::Stack stand_ins_of(c10::ArrayRef<c10::IValue> arguments);
 
 // The entry that a call teaches. `before`: the key's tensors before the call; the arguments'

@@ -56,7 +56,7 @@ class OpKey {
   const std::vector<int64_t>& scalars() const {
     return scalars_;
   }
-  // Do two of the tensors show different parts of one storage?
+  // Whether two of the tensors show different parts of one storage.
   bool shares_parts() const;
   // What was left out of a key without sizes, in order.
   const std::vector<int64_t>& sizes() const {
@@ -82,7 +82,7 @@ class OpKey {
   std::vector<int64_t> scalars_;
   std::vector<int64_t> sizes_;
   bool without_sizes_ = false;
-  bool shares_ = false;  // has a storage come twice?
+  bool shares_ = false;  // a storage has come twice
   // Of the argument in work.
   Differing differing_ = Differing::kNothing;
   NumberArgument number_;

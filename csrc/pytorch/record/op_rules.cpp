@@ -82,13 +82,17 @@ bool is_foreign(const c10::OperatorHandle& op) {
   return space != "aten" && space != "tenon" && space != "mkldnn";
 }
 
+bool is_written(const c10::Argument& argument) {
+  const auto* alias = argument.alias_info();
+  return alias != nullptr && alias->isWrite();
+}
+
 std::vector<bool> arguments_written(const c10::OperatorHandle& op) {
   const auto& rule = op_rule(toString(op.operator_name()));
   std::vector<bool> found;
   for (const auto& argument : op.schema().arguments()) {
-    const auto* alias = argument.alias_info();
     found.push_back(
-        (alias != nullptr && alias->isWrite()) ||
+        is_written(argument) ||
         std::count(rule.mutates.begin(), rule.mutates.end(), argument.name()) > 0);
   }
   return found;
@@ -97,11 +101,8 @@ std::vector<bool> arguments_written(const c10::OperatorHandle& op) {
 std::vector<bool> arguments_replaced(const c10::OperatorHandle& op) {
   const auto& rule = op_rule(toString(op.operator_name()));
   std::vector<bool> found;
-  for (const auto& argument : op.schema().arguments()) {
-    const auto* alias = argument.alias_info();
-    const bool written = alias != nullptr && alias->isWrite();
-    found.push_back(written && (rule.replaces || argument.is_out()));
-  }
+  for (const auto& argument : op.schema().arguments())
+    found.push_back(is_written(argument) && (rule.replaces || argument.is_out()));
   return found;
 }
 
@@ -109,10 +110,9 @@ std::vector<int64_t> arguments_returned(const FunctionSchema& schema) {
   std::vector<int64_t> found;
   for (const auto& result : schema.returns()) {
     found.push_back(-1);
-    const auto* alias = result.alias_info();
-    for (size_t i = 0; alias != nullptr && alias->isWrite() && i < schema.arguments().size(); ++i) {
-      const auto* same = schema.arguments()[i].alias_info();
-      if (same != nullptr && same->beforeSets() == alias->beforeSets())
+    for (size_t i = 0; is_written(result) && i < schema.arguments().size(); ++i) {
+      const auto* alias = schema.arguments()[i].alias_info();
+      if (alias != nullptr && alias->beforeSets() == result.alias_info()->beforeSets())
         found.back() = static_cast<int64_t>(i);
     }
   }
@@ -121,7 +121,7 @@ std::vector<int64_t> arguments_returned(const FunctionSchema& schema) {
 
 bool makes_views(const FunctionSchema& schema) {
   return std::any_of(schema.returns().begin(), schema.returns().end(), [](const auto& result) {
-    return result.alias_info() != nullptr && !result.alias_info()->isWrite();
+    return result.alias_info() != nullptr && !is_written(result);
   });
 }
 

@@ -37,22 +37,24 @@ void op_rules_are_complete();
 // What holds for an op with its overload, as in "aten::add_.Tensor": what was said of that, of the
 // name, or of the functional op of that name.
 const OpRule& op_rule(std::string_view op);
-// May a tensor argument lie on the host, though it is no scalar? Said of one overload it holds for
-// all.
+// Whether a tensor argument may lie on the host, though it is no scalar. Said of one overload it
+// holds for all.
 bool is_host_argument(const c10::FunctionSchema& schema, const std::string& argument);
 
-// Is it neither PyTorch's nor ours? Such an op may be another one in the next process, and its
+// Whether it is neither PyTorch's nor ours. Such an op may be another one in the next process. Its
 // kernel may hold on to its arguments and results when it is over: they are given memory of their
 // own.
 bool is_foreign(const c10::OperatorHandle& op);
 
-// By argument: does the op write it, as its schema or its rule says?
+// Whether the schema says that an op writes an argument, or that a result is one that it wrote.
+bool is_written(const c10::Argument& argument);
+// By argument: whether the op writes it, as its schema or its rule says.
 std::vector<bool> arguments_written(const c10::OperatorHandle& op);
-// ... and does it read nothing of what was there?
+// ... and reads nothing of what was there.
 std::vector<bool> arguments_replaced(const c10::OperatorHandle& op);
 // By result: the argument that the schema says it is (`Tensor(a!)`), or -1.
 std::vector<int64_t> arguments_returned(const c10::FunctionSchema& schema);
-// Does the schema say that a result is a view of an argument?
+// Whether the schema says that a result is a view of an argument.
 bool makes_views(const c10::FunctionSchema& schema);
 
 }  // namespace tenon

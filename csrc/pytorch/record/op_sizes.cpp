@@ -105,7 +105,7 @@ std::vector<int64_t> total_length(c10::ArrayRef<IValue> arguments) {
 }
 
 // PyTorch's Meta kernels are not asked. Its import registers kernels from Python in the place of
-// nearly all of those that it has in C++, and recording does not wait for the interpreter.
+// nearly all that it has in C++. Recording does not wait for the interpreter.
 constexpr SizeRule kRules[] = {
     {"arange", allows_range},
     {"cat", nullptr, total_length},

@@ -80,10 +80,9 @@ bool learn_aside(OpInfo& info, c10::ArrayRef<IValue> arguments, bool open) {
 
 }  // namespace
 
-// A thread may have it otherwise again
-// (`torch.autograd.set_multithreading_enabled`). A thread of autograd's own would
-// bring OpenMP threads of its own, and when there are more of them than processors libgomp's go to
-// sleep after every loop: waking them costs more than most loops take.
+// A thread may have it otherwise again (`torch.autograd.set_multithreading_enabled`). A thread of
+// autograd's own would bring OpenMP threads of its own. When there are more of them than
+// processors, libgomp's go to sleep after every loop. Waking them costs more than most loops take.
 void keep_backward_here() {
   static thread_local bool done = false;
   if (done || c10::InferenceMode::is_enabled())

@@ -16,7 +16,7 @@ void keep_backward_here();
 struct Recording {
   const OpEntry* entry = nullptr;           // null: it was not recorded, ...
   std::string_view why;                     // ... for this reason; empty: its key is new
-  bool open = false;                        // is its numbers' key without their values?
+  bool open = false;                        // its key is without the values of its numbers
   std::vector<c10::IValue> instead;         // arguments that it has in place of those given
   std::shared_ptr<const OpEntry> by_rule;   // the entry, where that is for this call alone
   c10::SmallVector<at::Tensor, 4> results;  // those that it makes, some undefined
@@ -52,10 +52,10 @@ class RecordKernel final : public c10::OperatorKernel {
 // one, boxed where it is not.
 c10::KernelFunction record_kernel(const c10::OperatorHandle& op);
 
-// Registers a RecordKernel for every op that the host has whole: those with a CPU kernel, and those
-// that PyTorch composes of others below autograd, as far as they make new results and draw no
-// random numbers. Ops that have a kernel for the device keep it; those of sparse, quantised and
-// nested tensors run by reference. Returns how many.
+// Registers a RecordKernel for every op that the host has whole. These have a CPU kernel, or
+// PyTorch composes them of others below autograd. The latter make new results and draw no random
+// numbers. Ops that have a kernel for the device keep it; those of sparse, quantised and nested
+// tensors run by reference. Returns how many.
 //
 // Without it these ops would reach the device in their parts: more calls, counted under other
 // names, and some compositions ask for a list of devices that PyTorch knows.
@@ -65,7 +65,7 @@ int64_t register_reference_kernels();
 // Raises for an op that is not there.
 void record_op(const std::string& name, const std::string& overload);
 
-// Registers for an op on tensors of a layout ("Sparse") the host's kernel for it, which takes them
+// Registers for an op on tensors of a layout ("Sparse") the host's kernel for it. That takes them
 // as they are: it reads what a tensor says of itself, not its elements. Raises for an op that is
 // not there.
 void take_by_host(const std::string& name, const std::string& overload, const std::string& layout);

@@ -13,14 +13,15 @@
 namespace tenon {
 namespace {
 
-// A window may end before a call that starts from memory anyway, if the last few calls hash lower
-// there than at the two places before: so windows fall at the same places of a loop whatever came
-// before, equal layers make equal windows, and what changes in one layer changes the windows around
-// it.
+// A window may end before a call that starts from memory anyway. It does if the last few calls hash
+// lower there than at the two places before. So windows fall at the same places of a loop whatever
+// came before. Equal layers make equal windows, and what changes in one layer changes the windows
+// around it.
 constexpr size_t kShortest = 16;
-// Without such a place a window of more than half of this ends where the last 64 calls hash lowest
-// among this many places, and at this length in any case. So a loop of no more calls has its
-// windows at one place, whatever ran before it, in every process.
+// Without such a place, a window of more than half of this ends where its calls hash lowest. That
+// is the lowest hash of the last 64 calls, among this many places. At this length it ends in any
+// case. So a loop of no more calls has its windows at one place, whatever ran before it, in every
+// process.
 constexpr int64_t kLongest = 512;
 // Memory that eager execution would have freed by now, in bytes. When the window runs, each piece
 // goes after its last use, before what is made later gets any; until then nothing is made.
@@ -170,7 +171,7 @@ void Recorder::note(const OpEntry& call) {
 }
 
 // Appends the call to the window. False: a buffer is another window's, or its address is being told
-// to another thread, which is waited for unless this is the last try.
+// to another thread. The latter is waited for, unless this is the last try.
 bool Recorder::try_append(
     const OpKey& key, const Recording& call, const std::string& line, bool at_last) {
   const auto& entry = *call.entry;

@@ -40,9 +40,9 @@ struct Recorder : std::enable_shared_from_this<Recorder> {
 
  private:
   // A place that comes again so soon lies in a loop within the loop, and tells nothing. Where such
-  // a loop goes on for so many calls, its windows are of whole rounds, from the place of a round
-  // that hashes lowest. Windows of the greatest length would each begin at another place of it, and
-  // each would need a plan of its own.
+  // a loop goes on for so many calls, its windows are of whole rounds. They begin at the place of a
+  // round that hashes lowest. Windows of the greatest length would each begin at another place, and
+  // need a plan of their own.
   static constexpr int64_t kSoon = 128;
   struct Place {
     uint64_t hash = 0;
@@ -86,7 +86,7 @@ void count_recorded_call();
 
 void set_execute_mode(ExecuteMode mode);
 ExecuteMode execute_mode();
-// Are calls recorded at present, on this thread?
+// Whether calls are recorded at present, on this thread.
 bool is_recording();
 
 }  // namespace tenon

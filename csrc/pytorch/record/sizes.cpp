@@ -178,8 +178,8 @@ class Search {
   std::vector<Term> terms_;
 };
 
-// Do two expressions say the same, in other words? Sums of products that are equal at places far
-// apart are.
+// Whether two expressions say the same, in other words. Sums of products that are equal at places
+// far apart are.
 bool always_equal(const SizeExpression& a, const SizeExpression& b, size_t symbols) {
   Values values(symbols);
   for (int64_t seed = 1; seed <= 3; ++seed) {

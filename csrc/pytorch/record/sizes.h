@@ -36,8 +36,8 @@ bool is_sound(const SizeClaim& claim);
 
 // What holds for all of the lists: numbers that are equal in each, that are a multiple or a product
 // of others, or their sum; what follows from none of those before it is a symbol. `made`: by place,
-// has something computed the number from those before? A sum is looked for only there, as it is
-// easily met by chance. With `made_follow` nothing is claimed where such a number would be a
+// whether something has computed the number from those before. A sum is looked for only there, as
+// it is easily met by chance. With `made_follow` nothing is claimed where such a number would be a
 // symbol.
 std::optional<SizeClaim> claim_of(
     c10::ArrayRef<std::vector<int64_t>> lists, const std::vector<bool>& made, bool made_follow);

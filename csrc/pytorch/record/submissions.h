@@ -36,14 +36,14 @@ struct Apart {
 };
 void submit_apart(c10::DeviceIndex device, Apart apart);
 
-// The ops of a submission as an error's text has them, with how many there are of which these are
-// the first: `in: aten::relu, aten::add.Tensor and others; 12 calls`.
+// The ops of a submission as an error's text has them, of which these are the first: `in:
+// aten::relu, aten::add.Tensor and others; 12 calls`.
 std::string text_of_ops(const std::vector<std::string>& first, size_t calls, const char* unit);
 
 // Sees to all that has run on an asynchronous device, in order.
 void finish_passed(c10::DeviceIndex device);
 
-// Does the device's queue have it, and all before it?
+// Whether the device's queue has it, and all before it.
 bool is_enqueued(c10::DeviceIndex device, Submission number);
 
 }  // namespace tenon

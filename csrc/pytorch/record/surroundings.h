@@ -13,12 +13,13 @@
 
 namespace tenon {
 
-// The default dtype, grad mode, inference mode, whether algorithms have to be deterministic (or a
-// warning is enough), whether oneDNN may be used (on which the layouts of convolutions depend), and
-// whether the thread takes denormal numbers for zero, as they are now.
+// What decides a call's results beside its arguments, as it is now. The default dtype, grad mode,
+// and inference mode. Whether algorithms have to be deterministic, or a warning is enough. Whether
+// oneDNN may be used, on which the layouts of convolutions depend. Whether the thread takes
+// denormal numbers for zero.
 int64_t surroundings();
 bool is_deterministic(int64_t surroundings);
-// The same but for grad mode and inference mode?
+// Whether they are the same but for grad mode and inference mode.
 bool same_settings(int64_t a, int64_t b);
 
 // Within it, whatever the thread was about: no autograd, no autocast, no inference mode, no mode or

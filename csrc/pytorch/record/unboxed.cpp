@@ -1,8 +1,8 @@
 // Kernels that the dispatcher calls with C++ arguments.
 //
-// Boxing holds a reference to every tensor, and the first one beside a Python object's takes the
-// interpreter's lock, as does its end: a seventh of what a call of a small op takes. So the values
-// that a record sees count no references.
+// Boxing holds a reference to every tensor. The first one beside a Python object's takes the
+// interpreter's lock, as does its end. That is a seventh of what a call of a small op takes. So the
+// values that a record sees count no references.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/jit_type.h>
 
@@ -306,9 +306,8 @@ const Makers& usual_signatures() {
 c10::KernelFunction record_kernel(const c10::OperatorHandle& op) {
   std::vector<bool> written;
   for (const auto& argument : op.schema().arguments()) {
-    const auto* alias = argument.alias_info();
     const bool tensor = argument.type()->isSubtypeOf(*c10::TensorType::get());
-    written.push_back(tensor && alias != nullptr && alias->isWrite());
+    written.push_back(tensor && is_written(argument));
   }
   // Ops of others may have no kernel yet that tells their C++ signature.
   const bool known = op.schema().getNamespace() == "aten";

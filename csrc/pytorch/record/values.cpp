@@ -13,8 +13,7 @@ namespace {
 using c10::IValue;
 using Kind = Value::Kind;
 
-// The types of elements that lists of arguments have.
-const std::vector<c10::TypePtr>& element_types() {
+const std::vector<c10::TypePtr>& types_of_elements() {
   static const auto* all = new std::vector<c10::TypePtr>{
       c10::IntType::get(),
       c10::FloatType::get(),
@@ -29,7 +28,7 @@ const std::vector<c10::TypePtr>& element_types() {
 }
 
 int64_t element_type_number(const c10::TypePtr& type) {
-  const auto& all = element_types();
+  const auto& all = types_of_elements();
   for (size_t k = 0; k < all.size(); ++k) {
     if (*all[k] == *type)
       return static_cast<int64_t>(k);
@@ -84,7 +83,7 @@ IValue complex_from(const Value& data) {
 }
 
 IValue list_from(const Value& data) {
-  const auto& types = element_types();
+  const auto& types = types_of_elements();
   check_data(
       data.integer >= 0 && static_cast<size_t>(data.integer) < types.size(), "no type of a list");
   const auto& type = types[data.integer];
@@ -98,6 +97,13 @@ IValue list_from(const Value& data) {
 }
 
 }  // namespace
+
+std::vector<std::string> element_types() {
+  std::vector<std::string> names;
+  for (const auto& type : types_of_elements())
+    names.push_back(type->annotation_str());
+  return names;
+}
 
 bool takes(const c10::Type& type, const IValue& value) {
   return value.type()->isSubtypeOf(type) ||

@@ -10,6 +10,9 @@
 
 namespace tenon {
 
+// The types of elements that lists of arguments have, in the order of their numbers in files.
+std::vector<std::string> element_types();
+
 // Numbers, texts, lists of them, nothing, devices and host tensors without dimensions; raises for
 // anything else. With `any_number` the type of a number alone counts, and not which one it is.
 Value value_of(const c10::IValue& value, bool any_number = false);

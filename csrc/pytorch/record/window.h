@@ -19,7 +19,7 @@ struct WindowSlot {
   BufferRef buffer;  // null: a storage without bytes
   size_t nbytes = 0;
   bool fresh = false;  // what it held before is nobody's
-  bool alive = true;   // has it a storage?
+  bool alive = true;   // it has a storage
   bool written = false;
 
   bool is_temporary() const {

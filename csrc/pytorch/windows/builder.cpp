@@ -27,7 +27,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kMostStarts = 4;
-// The longest that a new one is taken to load the compiler, if it does not say that it is ready.
+// How long a new one is taken to load the compiler, at most, unless it says that it is ready.
 constexpr auto kLoading = std::chrono::milliseconds(1500);
 constexpr int kMostLost = 4;  // connections that ended without an answer
 constexpr auto kTryAgain = std::chrono::milliseconds(20);
@@ -42,14 +42,14 @@ constexpr double kSecondsPerCall = 0.01;
 constexpr double kLeastPerCall = 1e-5, kMostPerCall = 10;
 constexpr size_t kCallsOfPlan = 4;  // that take as long as what each plan takes beside its calls
 
-// What goes to the builder is a header and the window's structure, or, of a window that it was
-// asked for already, a header alone. So is what comes back.
+// What goes to the builder is a header and the window's structure. Of a window that it was asked
+// for already, a header alone goes. So is what comes back.
 struct Header {
   uint32_t number;  // of the request
   uint32_t size;    // of what follows; of an answer: what came of it
   double seconds;   // that runs by reference have taken; of an answer: of planning a call
 };
-enum Answer : uint32_t { kNothing, kKept, kFailedForNow };  // as builder/server.py has them
+enum Answer : uint32_t { kNothing, kKept, kFailedForNow };  // as builder/answer.py has them
 constexpr uint32_t kAlive = 0xFFFFFFFE;  // the number of an answer that says: it still works
 
 using Answers = std::vector<std::pair<std::shared_ptr<WindowPlan>, uint32_t>>;
@@ -70,10 +70,10 @@ struct Connection {
   std::string out, in;
   std::map<uint32_t, std::shared_ptr<WindowPlan>> asked;  // by number of the request
   uint32_t last_request = 0;
-  std::atomic<bool> works{false};  // is any asked?
+  std::atomic<bool> works{false};  // any is asked
   std::atomic<Clock::time_point> listened{Clock::time_point{}};
   std::atomic<double> seconds_per_call{kSecondsPerCall};
-  std::atomic<bool> loads{false};  // is it new, and has not said yet that it is ready?
+  std::atomic<bool> loads{false};  // it is new, and has not said yet that it is ready
 };
 
 Connection& connection() {

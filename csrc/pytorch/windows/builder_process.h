@@ -18,8 +18,9 @@ struct Reached {
 };
 Reached reach_builder(const std::string& path);
 
-// Lets a process that stands by (builder/standby.py) become the builder that listens at a path,
-// with this process's environment and its output in a file. False where that process is gone.
+// Lets a process that stands by (builder/standby.py) become the builder, which listens at a path.
+// It gets this process's environment, and its output goes to a file. False where that process is
+// gone.
 bool wake_builder_process(int standby, const std::string& path, const std::string& log);
 
 // Starts the builder, whose output goes to a file; false where that is not possible.

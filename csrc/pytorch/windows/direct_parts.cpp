@@ -13,8 +13,8 @@ namespace {
 
 // Calls without a window that a plan ran, after which calls run at once.
 constexpr int64_t kUnplannedCalls = 2000;
-// ... so many, and then twice as many each time, up to a number that is larger where windows do not
-// even come again.
+// ... so many, and then twice as many each time, up to a number. That is larger where windows do
+// not even come again.
 constexpr int64_t kFewest = 4096, kMostOfAgain = 16384, kMost = 65536;
 // ... but so many, once a plan has come. It is looked for after each of these parts.
 constexpr int64_t kPart = 512;

@@ -28,7 +28,7 @@ class FailureFlow {
   Failures take();
 
  private:
-  // Does a call replace all that the slot of its tensor holds?
+  // Whether a call replaces all that the slot of its tensor holds.
   bool replaces(const OpEntry& call, size_t tensor, const int32_t* slots) const;
 
   std::vector<std::shared_ptr<Failure>> by_slot_;

@@ -38,28 +38,27 @@ struct KernelFiles {
 };
 void set_kernel_files(KernelFiles files);
 
-// Ops that are neither PyTorch's nor ours (record/op_rules.h): what another process has to know of
-// one before it can make a plan for its windows, or take one over, as text; nothing where it cannot
-// be told. Called once, at import.
+// Of ops that are neither PyTorch's nor ours (record/op_rules.h). What another process has to know
+// of one before it can make or take over a plan for its windows. Nothing where it cannot be told.
+// Called once, at import.
 using DescribeOp = std::function<std::optional<std::string>(const std::string& op)>;
 void set_describe_op(DescribeOp describe);
 
-// What tells windows of one plan in any process: calls, how their slots connect, which of these are
-// new and which outlive the window, and, where sizes are symbols, what is claimed of them. Then
-// there is an example beside it: a window with sizes.
+// What tells windows of one plan in any process. Calls, how their slots connect, which of these are
+// new and which outlive the window. Where sizes are symbols, what is claimed of them. Then there is
+// an example beside it: a window with sizes.
 struct Structure {
   std::string key, example;
 };
-// With an empty key where a call has an argument that is no plain data, or is of an op of which
-// another process cannot know what has to be known.
+// The key is empty where a call has an argument that is no plain data. It is, too, where another
+// process cannot know what has to be known of an op.
 Structure structure_of(const WindowPlan& window);
 // The same for who reads it in this process, whatever ops there are.
 Structure structure_here(const WindowPlan& window);
 // A window of that structure. Raises where that is none.
 std::shared_ptr<WindowPlan> window_of(const Structure& structure);
 
-// What is claimed of windows that differ from this one in sizes alone, as far as plans are kept for
-// any of these.
+// The claims of plans that are kept for windows which differ from this one in sizes alone.
 std::vector<SizeClaim> kept_claims(const WindowPlan& window);
 
 // Gives a window the plan that is kept for it, or the reason why it has none; false: neither is.

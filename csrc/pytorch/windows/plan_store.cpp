@@ -12,7 +12,7 @@ namespace tenon {
 struct SizesOfWindow {
   std::vector<int64_t> key;
   std::vector<int64_t> numbers;
-  std::vector<bool> made;  // by number: is it of what the window itself makes?
+  std::vector<bool> made;  // by number: it is of what the window itself makes
 };
 
 namespace {
@@ -110,7 +110,7 @@ std::shared_ptr<WindowPlan> find_claim(
 }
 
 // The part of the family's windows that have these sizes, where that is enough for a plan of their
-// own beside the one for sizes of any value, if it pays; 0 where it is not.
+// own. That one is beside the plan for sizes of any value, if it pays. 0 where it is not enough.
 double hot_part(WindowFamily& family, const SizesOfWindow& sizes) {
   if (family.times.size() >= kMostCounted)
     family.times.clear();

@@ -1,6 +1,6 @@
 // What is known of windows' structures, and the plans that run them. Beyond a number of structures,
-// or of bytes, those go that were used least recently, with the kernels that nobody else has: one
-// that comes again is found among the files of plans, or asked for anew.
+// or of bytes, those go that were used least recently. Their kernels go that nobody else has. A
+// structure that comes again is found among the files of plans, or asked for anew.
 #pragma once
 
 #include <atomic>
@@ -70,7 +70,7 @@ struct WindowPlan {
   // By call: how many sizes it was given, which the claim is of, as those of what it makes; -1
   // where neither are.
   std::vector<int32_t> sized;
-  bool has_claim = false;                       // is there one for these and other sizes as well?
+  bool has_claim = false;                       // there is one for these and other sizes as well
   std::atomic<int64_t> nanoseconds_by_plan{0};  // of the host, in runs by the plan
 
   State state = seen;                // guarded by the plans' mutex, as all that follows
@@ -98,7 +98,7 @@ constexpr size_t kMostSizesCounted = 4096;
 struct WindowFamily {
   std::vector<int64_t> key;
   std::deque<std::vector<int64_t>> seen;
-  bool looked_up = false;  // are kept claims known?
+  bool looked_up = false;  // kept claims are known
   size_t exact = 0;        // how many windows have a plan of their own
   size_t given_up = 0;     // plans with claims that were let go of
   // How often sizes came for which there is a claim, by a checksum of them, and how often any came.

@@ -183,7 +183,7 @@ class Runner {
       keep_result(fresh_slots[k], results[k].storage());
   }
 
-  // Is the slot's memory on the host the buffer's own?
+  // Whether the slot's memory on the host is the buffer's own.
   bool is_of_buffer(int32_t index) const {
     const auto& slot = window_.slots[index];
     return host_memory_ && slot.buffer && !slot.is_temporary();

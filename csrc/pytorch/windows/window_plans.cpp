@@ -16,8 +16,8 @@
 namespace tenon {
 namespace {
 
-// After a failure that may pass a plan is asked for again so many seconds later, four times as many
-// after the next one, and so on; after so many of them no more in this process.
+// After a failure that may pass a plan is asked for again so many seconds later. After the next one
+// it is four times as many, and so on. After so many failures none is asked for in this process.
 constexpr double kFirstPause = 0.5;
 constexpr int kMostFailures = 6;
 constexpr double kGoodPart = 0.005;  // of what a plan costs that is for another process
@@ -141,7 +141,7 @@ void ask(Plans& p, const std::shared_ptr<WindowPlan>& found, double seconds, boo
     (*python)(found, waits);
 }
 
-// The state of a window's plan, which is looked for among those that are kept, and asked for where
+// Whether a window's plan is there. It is looked for among those that are kept, and asked for where
 // it is time. Nothing of what Python raises meanwhile keeps the window from running.
 bool is_ready(Plans& p, const std::shared_ptr<WindowPlan>& found, bool waits, WindowRun& run) {
   std::unique_lock<std::mutex> lock(p.mutex);

@@ -33,8 +33,8 @@ void count_as_reference(WindowPlan& found);
 // Guards what is known of windows.
 std::mutex& plans_mutex();
 
-// Python's: is asked for the plan of a window whose state is `waiting`, and answers with
-// `finish_window`, or comes back from a wait without an answer once nobody makes plans any more.
+// Python's: is asked for the plan of a window whose state is `waiting`. It answers with
+// `finish_window`. From a wait it comes back without an answer once nobody makes plans any more.
 using AskForPlan = std::function<void(std::shared_ptr<WindowPlan>, bool wait)>;
 void set_ask_for_plan(AskForPlan ask);
 
@@ -42,8 +42,8 @@ void set_ask_for_plan(AskForPlan ask);
 // A plan that is there stays, and the window has nothing of this one: false.
 bool finish_window(WindowPlan& window, FoundPlan found);
 
-// When a process ends: asks the builder, if one runs, for plans of windows whose runs have
-// cost a good part of what a plan is asked for at. The same program may run again.
+// When a process ends: asks the builder, if one runs, for plans that nearly paid. The windows' runs
+// have cost a good part of what a plan is asked for at. The same program may run again.
 void ask_for_later();
 
 // Whether a window's plan was asked for, and nothing came of that yet.

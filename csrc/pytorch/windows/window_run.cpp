@@ -63,8 +63,8 @@ const char* why_never(const Window& window, bool verifies) {
   return nullptr;
 }
 
-// Whether a window always runs by reference, and counts it where it does. What compares a plan with
-// the reference asks for the plan also where results are to be the same in each run.
+// Whether a window always runs by reference, and counts it where it does. Where plans are compared
+// with the reference, one is asked for even if results are to be the same each time.
 bool never_by_plan(const Window& window, bool verifies) {
   const auto* why = why_never(window, verifies);
   if (why == nullptr)
@@ -300,8 +300,8 @@ WindowRun run_plan_on_device(
   return ran;
 }
 
-// On an asynchronous target the host's kernels begin when all that came before is over, so that
-// they know its errors.
+// On an asynchronous target the host's kernels begin when all that came before is over. So they
+// know its errors.
 void wait_for_earlier(const Window& window, c10::DeviceIndex device) {
   const bool reads = std::any_of(
       window.slots.begin(), window.slots.end(), [](const auto& slot) { return !slot.fresh; });

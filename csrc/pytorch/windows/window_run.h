@@ -17,7 +17,7 @@ namespace tenon {
 //
 // Results bring memory of their own, and what no later call needs is let go of. With `keeps_slots`
 // both stay where they are. On a target whose memory the host cannot reach, what calls need is
-// copied to the host, once, and what they wrote is copied back.
+// copied to the host, once. What they wrote is copied back.
 WindowRun run_window_by_reference(
     Window& window, c10::DeviceIndex device, bool keeps_slots = false);
 

@@ -11,8 +11,8 @@ namespace {
 constexpr double kShareOfCost = 0.05;  // of what a plan costs, spent without it before it is wanted
 constexpr double kNews = 2;            // so many times what the builder knows
 constexpr double kKnownSizes = 0.2;    // of a run by a plan for any sizes, saved by one for its own
-// What runs by a plan take in all, and how many they are, before it is compared with its window's
-// calls; and how much longer a run by it has to be than theirs.
+// What runs by a plan take in all, and how many they are, before it is compared with its calls; and
+// how much longer a run by it has to be than theirs.
 constexpr double kComparedFrom = 0.05;
 constexpr int kRunsWithAll = 3;
 constexpr int kComparedRuns = 16;
@@ -71,11 +71,9 @@ bool is_news(const ReferenceCost& cost) {
 }
 
 void run_timed(ReferenceCost& cost, std::mutex& mutex, c10::function_ref<ReferenceSeconds()> run) {
-  const bool works = builder_works();
-  const int fewer = works ? fewer_threads() : 0;
-  TimedRun timed(fewer, works);
+  TimedRun timed;
   const auto [library, runs] = run();
-  const double seconds = timed.finish(/*left=*/fewer > 0);
+  const double seconds = timed.finish();
   const std::lock_guard<std::mutex> lock(mutex);
   const bool first = cost.seconds == 0;
   // The others were hardly all held up as this one may have been.
@@ -86,11 +84,11 @@ void run_timed(ReferenceCost& cost, std::mutex& mutex, c10::function_ref<Referen
   if (first)
     return;
   ++cost.runs;
-  if (fewer == 0) {
-    cost.with_all = std::min(cost.with_all, seconds);
-  } else {
+  if (timed.left_a_processor()) {
     ++cost.runs_with_fewer;
     cost.with_fewer = std::min(cost.with_fewer, seconds);
+  } else {
+    cost.with_all = std::min(cost.with_all, seconds);
   }
 }
 

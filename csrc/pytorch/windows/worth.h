@@ -2,13 +2,13 @@
 //
 // Nobody knows how often a window will come again: as often as it came until now is the guess that
 // is wrong by the least. So a plan is asked for once the runs so far have cost a part of what it
-// takes the builder, and the builder makes those first that would save the most. The part is small:
-// the builder leaves the processors to the program, and the next process finds the plans as well.
+// costs the builder. The builder makes those first that would save the most. The part is small: the
+// builder leaves the processors to the program, and the next process finds the plans as well.
 //
-// A plan may take longer than the window's calls one by one, where the library's kernel for an op
-// is much better than what is generated. So once a plan has run for a while, its window runs by
-// reference three times, unless it did before. Where the shortest of these took less time than the
-// shortest run by the plan, the plan is no longer used.
+// A plan may take longer than its calls one by one: the library's kernel for an op may be much
+// better than what is generated. So once a plan has run for a while, its window runs by reference
+// three times, unless it did before. If the shortest of these took less time than the shortest by
+// the plan, the plan is no longer used.
 #pragma once
 
 #include <c10/util/FunctionRef.h>
@@ -24,7 +24,7 @@ struct ReferenceCost {
   double library = 0;    // ... in kernels that a plan calls as well
   double told = 0;       // what the builder was last told of what a plan would save
   double elsewhere = 0;  // what a plan might have saved of runs that count for another window
-  // The shortest runs with all threads, but for the first, which finds nothing in the caches, and
+  // The shortest runs, but for the first, which finds nothing in the caches: with all threads, and
   // with those that leave a processor to the builder.
   double with_all = std::numeric_limits<double>::infinity();
   double with_fewer = std::numeric_limits<double>::infinity();
@@ -64,16 +64,16 @@ bool takes_longer_by_plan(const ReferenceCost& cost);
 // Whether what the builder was told of a window is out of date.
 bool is_news(const ReferenceCost& cost);
 
-// A window by reference: what its kernels took that a plan calls as well, and for how many runs it
-// stands, the others being those of the same calls without a window.
+// A run of a window by reference. What its kernels took that a plan calls as well, and for how many
+// runs it stands: the others are those of the same calls without a window.
 struct ReferenceSeconds {
   double library, runs;
 };
 // Runs a window, timed; `mutex` guards `cost`. While the builder works for this process it is on
 // fewer threads than there are processors. They would wait for each other otherwise: a loop ends
 // when its last thread does, and that has to wait for the builder's turn. The builder would wait
-// too, ten times as long as its work takes, and all that while nothing is fused: that costs more
-// than a thread less does, even where caches are such that a window takes three times as long.
+// too, ten times as long as its work takes, and all that while nothing is fused. That costs more
+// than a thread less does, even where a window takes three times as long without it.
 void run_timed(ReferenceCost& cost, std::mutex& mutex, c10::function_ref<ReferenceSeconds()> run);
 
 }  // namespace tenon

@@ -9,6 +9,9 @@ from typing import NamedTuple
 
 import torch
 
+from torch_tenon import _C
+from torch_tenon.runtime.dtypes import NAMES, NUMBERS
+
 
 class WireError(ValueError):
     """Bytes that end early or are no such data, or data that cannot be written."""
@@ -18,27 +21,13 @@ class WireError(ValueError):
 NOTHING, INTEGER, REAL, TRUTH, TEXT, LIST, UNDEFINED, NUMBER, DEVICE, COMPLEX = range(10)
 # As `Argument::Kind` in csrc/runtime/value.h has them.
 CONSTANT_ARGUMENT, TENSOR_ARGUMENT, NUMBER_ARGUMENT, LIST_ARGUMENT = range(4)
-# As `element_types` in csrc/pytorch/record/values.cpp has them.
-ELEMENT_TYPES = (
-    *("int", "float", "bool", "str", "Tensor", "Optional[Tensor]", "number", "Optional[int]"),
-    "Any",
-)
-INTS, TENSORS, OPTIONAL_TENSORS = 0, 4, 5
+# What the elements of lists are, by the numbers that stand for it.
+ELEMENT_TYPES = tuple(_C.element_types())
+INTS, TENSORS, OPTIONAL_TENSORS = map(ELEMENT_TYPES.index, ("int", "Tensor", "Optional[Tensor]"))
 
-# As `c10::ScalarType` has them.
-_DTYPE_NAMES = (
-    *("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"),
-    *("complex32", "complex64", "complex128", "bool", "qint8", "quint8", "qint32", "bfloat16"),
-    *("quint4x2", "quint2x4", "bits1x8", "bits2x4", "bits4x2", "bits8", "bits16"),
-    *("float8_e5m2", "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz"),
-    *("uint16", "uint32", "uint64"),
-    *(f"uint{k}" for k in range(1, 8)),
-    *(f"int{k}" for k in range(1, 8)),
-    *("float8_e8m0fnu", "float4_e2m1fn_x2"),
-)
-DTYPES: tuple[torch.dtype, ...] = tuple(getattr(torch, name) for name in _DTYPE_NAMES)
+DTYPES: tuple[torch.dtype, ...] = tuple(getattr(torch, name) for name in NAMES)
 NO_DTYPE = len(DTYPES)  # of a complex number that is no tensor
-ITEM_BYTES = {name: getattr(torch, name).itemsize for name in _DTYPE_NAMES}
+ITEM_BYTES = {name: getattr(torch, name).itemsize for name in NAMES}
 # As `c10::MemoryFormat` and `c10::Layout` have them.
 MEMORY_FORMATS = (
     *(torch.contiguous_format, torch.preserve_format),
@@ -51,10 +40,9 @@ LAYOUTS: tuple[torch.layout, ...] = tuple(
         *("sparse_csc", "sparse_bsr", "sparse_bsc", "jagged"),
     )
 )
-DTYPE_NUMBERS = {name: number for number, name in enumerate(_DTYPE_NAMES)}
 # The number of a dtype, a memory format or a layout, by its name in `torch`.
 TORCH_NUMBERS: dict[str, int] = {
-    **DTYPE_NUMBERS,
+    **NUMBERS,
     **{
         str(x).removeprefix("torch."): number
         for all in (MEMORY_FORMATS, LAYOUTS)
@@ -63,16 +51,15 @@ TORCH_NUMBERS: dict[str, int] = {
 }
 
 # Real numbers whose bits are those of a double, and whole ones, as a host tensor holds them.
-_REAL_NUMBERS = frozenset(DTYPE_NUMBERS[n] for n in ("float16", "float32", "float64", "bfloat16"))
+_REAL_NUMBERS = frozenset(NUMBERS[n] for n in ("float16", "float32", "float64", "bfloat16"))
 _WHOLE_NUMBERS = frozenset(
-    DTYPE_NUMBERS[n]
-    for n in ("uint8", "int8", "int16", "int32", "int64", "bool", "uint16", "uint32")
+    NUMBERS[n] for n in ("uint8", "int8", "int16", "int32", "int64", "bool", "uint16", "uint32")
 )
-_COMPLEX_NUMBERS = frozenset(DTYPE_NUMBERS[n] for n in ("complex64", "complex128"))
+_COMPLEX_NUMBERS = frozenset(NUMBERS[n] for n in ("complex64", "complex128"))
 
 _DOUBLE, _WORD = struct.Struct("<d"), struct.Struct("<q")
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
-_DEEPEST = 16  # that lists lie within one another
+DEEPEST = 16  # that lists lie within one another
 
 # The byte of a small number; -64 to -1 are the last of them. The longer ones come again and again.
 _BYTES = bytes([2 * x for x in range(64)] + [-2 * x - 1 for x in range(-64, 0)])
@@ -326,7 +313,7 @@ class Reader:
 
     def enter(self) -> None:
         """Is called before what lies within a list. Raises WireError where that is too deep."""
-        if self.depth == _DEEPEST:
+        if self.depth == DEEPEST:
             raise WireError("lists lie too deep within one another")
         self.depth += 1
 
@@ -366,7 +353,7 @@ class Reader:
         return HostNumber(DTYPES[dtype], value, wrapped)
 
 
-_BOOL = DTYPE_NUMBERS["bool"]
+_BOOL = NUMBERS["bool"]
 
 
 def dtype_of(number: int) -> torch.dtype:

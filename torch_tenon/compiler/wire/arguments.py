@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from torch_tenon.compiler.wire import archive
 from torch_tenon.compiler.wire.archive import (
-    DTYPE_NUMBERS,
     NO_DTYPE,
     TORCH_NUMBERS,
     WireError,
@@ -15,6 +14,7 @@ from torch_tenon.compiler.wire.archive import (
     bits_of,
 )
 from torch_tenon.compiler.wire.schemas import PerOp, if_given, schema_of
+from torch_tenon.runtime.dtypes import NUMBERS
 
 Put = Callable[[Writer, Any], None]
 
@@ -125,7 +125,7 @@ def _put_tensor(writer: Writer, x: Any) -> None:
         writer.number(archive.UNDEFINED)
         return
     if _is_complex(x):
-        _put_complex(writer, DTYPE_NUMBERS["complex128"], _complex(x), True)
+        _put_complex(writer, NUMBERS["complex128"], _complex(x), True)
         return
     if isinstance(x, bool):
         dtype, bits = "bool", int(x)
@@ -136,7 +136,7 @@ def _put_tensor(writer: Writer, x: Any) -> None:
     else:
         raise WireError(f"{x!r} is no number for a tensor")
     writer.number(archive.NUMBER)
-    writer.number(DTYPE_NUMBERS[dtype])
+    writer.number(NUMBERS[dtype])
     writer.number(bits)
     writer.number(1)
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torch_tenon.compiler.wire import archive
-from torch_tenon.compiler.wire.archive import DTYPE_NUMBERS, ITEM_BYTES, WireError, Writer
+from torch_tenon.compiler.wire.archive import ITEM_BYTES, WireError, Writer
 from torch_tenon.compiler.wire.arguments import NO_ARGUMENT, OPS, TENSOR, OpArgument
+from torch_tenon.runtime.dtypes import NUMBERS
 
 if TYPE_CHECKING:
     from torch_tenon.compiler.backend import KernelFile
@@ -44,7 +45,7 @@ def plan_bytes(
 def put_tensor(writer: Writer, tensor: torch.Tensor) -> None:
     """A host tensor: its dtype, sizes and dense bytes."""
     dense = tensor.detach().cpu().contiguous()
-    writer.number(DTYPE_NUMBERS[str(dense.dtype).removeprefix("torch.")])
+    writer.number(NUMBERS[str(dense.dtype).removeprefix("torch.")])
     writer.numbers(dense.shape)
     writer.text(dense.reshape(-1).view(torch.uint8).numpy().tobytes())
 
@@ -136,7 +137,7 @@ class _PlanWriter:
             offset = _example(offset)
         dtype = x["dtype"]
         out.number(x["slot"])
-        out.number(DTYPE_NUMBERS[dtype])
+        out.number(NUMBERS[dtype])
         out.numbers(sizes)
         out.numbers(strides)
         out.number(offset)

@@ -32,7 +32,8 @@ from torch_tenon.compiler.wire.calls import (
     read_tensors,
 )
 from torch_tenon.ir.index import Index, Symbol
-from torch_tenon.ir.size_words import CONSTANT, index_of, symbols_of
+from torch_tenon.ir.size_words import index_of, symbols_of
+from torch_tenon.runtime.size_words import CONSTANT
 
 
 @dataclass(frozen=True)
