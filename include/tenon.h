@@ -202,17 +202,16 @@ typedef struct tenon_target_functions {
    */
   double (*started)(void* context, int32_t device, uint64_t ticket);
 
-  /* Recordings: kernels that are recorded once, and then enqueued as one command. Optional, all four
-   * or none. Enqueueing them one by one is what the core does without these, and wherever one of
-   * the first two fails. */
+  /* Recordings: kernels that are recorded once, and then enqueued as one command. Optional, all
+   * four or none. Enqueueing them one by one is what the core does without these, and wherever one
+   * of the first two fails. */
 
   /* Begins a recording, of any number but 0. From here to `end_recording` what is given to `launch`
    * is recorded and not enqueued; no other function that enqueues is called for this device. One
    * that cannot be recorded makes `launch` fail, and then the recording is let go of. */
   int32_t (*begin_recording)(
       void* context, int32_t device, uint64_t* recording, tenon_status* status);
-  int32_t (*end_recording)(
-      void* context, int32_t device, uint64_t recording, tenon_status* status);
+  int32_t (*end_recording)(void* context, int32_t device, uint64_t recording, tenon_status* status);
   /* Enqueues, in the queue of kernels, what was recorded. The device has passed the replay before.
    * Blocks and kernels that it names are still there, and so is each `status`, which is zero. */
   int32_t (*replay)(void* context, int32_t device, uint64_t recording, tenon_status* status);
@@ -428,9 +427,9 @@ TENON_EXPORT const char* tenon_program_json(tenon_program* program);
  * `const tenon_host_t *tenon_host`, which is set when it is loaded. */
 typedef struct tenon_host_t {
   size_t size;
-  /* Runs work(data) on so many threads, and returns when all have. 0: as many as there are. For more
-   * than these, threads run it several times, each for another number. One that begins in another,
-   * or while another thread's runs, has the caller alone, once. */
+  /* Runs work(data) on so many threads, and returns when all have. 0: as many as there are. For
+   * more than these, threads run it several times, each for another number. One that begins in
+   * another, or while another thread's runs, has the caller alone, once. */
   void (*parallel)(void (*work)(void*), void* data, unsigned threads);
   int (*thread_number)(void); /* in a parallel: which one this is, from 0; else 0 */
   int (*threads)(void);       /* in a parallel: how many there are; else 1 */
@@ -445,8 +444,7 @@ typedef struct tenon_products_t {
   /* Computes a product, and has all run that is fused with it, on the threads of `host`. `product`
    * is a `tenon_matmul_t` of so many bytes (torch_tenon/targets/cpu/templates/matmul.h). Not 0:
    * nothing was done, and the program's own code does it. Any thread may call it at any time. */
-  int32_t (*multiply)(
-      void* context, const tenon_host_t* host, const void* product, size_t nbytes);
+  int32_t (*multiply)(void* context, const tenon_host_t* host, const void* product, size_t nbytes);
   /* What it did, for tools: a JSON object, which lives until the next call. */
   const char* (*facts)(void* context);
   /* The program is closed, and nothing calls this any more. */
@@ -455,8 +453,8 @@ typedef struct tenon_products_t {
 
 /* What a library exports that multiplies. `interface` is the TENON_INTERFACE of who asks. The
  * library stays open until the process ends. */
-TENON_EXPORT int32_t tenon_open_products(
-    uint32_t interface, const tenon_products_t** found, tenon_status* status);
+TENON_EXPORT int32_t
+tenon_open_products(uint32_t interface, const tenon_products_t** found, tenon_status* status);
 
 #ifdef __cplusplus
 }

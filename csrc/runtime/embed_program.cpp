@@ -198,7 +198,7 @@ void run(tenon_program* program, size_t number, const Inputs& inputs, const Outp
 
 void describe(
     const Method& method,
-    std::vector<SizedTensor> Method::*kind,
+    std::vector<SizedTensor> Method::* kind,
     size_t which,
     tenon_tensor_info* info,
     const char* what) {

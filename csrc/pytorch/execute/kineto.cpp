@@ -131,8 +131,7 @@ class Session final : public libkineto::IActivityProfilerSession {
                     : std::vector<std::string>();
   }
   void processTrace(libkineto::ActivityLogger& logger) override {
-    processTrace(
-        logger, [](int32_t) { return nullptr; }, 0, 0);
+    processTrace(logger, [](int32_t) { return nullptr; }, 0, 0);
   }
   void processTrace(
       libkineto::ActivityLogger& logger,
