@@ -33,10 +33,15 @@ uint64_t sum(const char* bytes, size_t count, size_t before = 0) {
 }
 
 #ifdef __x86_64__
-[[gnu::target("avx2")]] uint64_t sum_by_avx2(const char* bytes, size_t count) {
-  using Words [[gnu::vector_size(32)]] = uint64_t;
+constexpr uint64_t kPlaces[] = {
+    kPlace, 2 * kPlace, 3 * kPlace, 4 * kPlace, 5 * kPlace, 6 * kPlace, 7 * kPlace, 8 * kPlace};
+
+// Of as many words as whole vectors have: gives their number.
+template <class Words>
+[[gnu::always_inline]] inline size_t sum_by(const char* bytes, size_t count, uint64_t* found) {
   constexpr size_t kWords = sizeof(Words) / sizeof(uint64_t);
-  Words sums{}, places{kPlace, 2 * kPlace, 3 * kPlace, 4 * kPlace};
+  Words sums{}, places;
+  std::memcpy(&places, kPlaces, sizeof(places));
   size_t k = 0;
   for (; k + kWords <= count; k += kWords) {
     Words words;
@@ -44,7 +49,21 @@ uint64_t sum(const char* bytes, size_t count, size_t before = 0) {
     add_to(sums, words, places);
     places += kWords * kPlace;
   }
-  return sums[0] + sums[1] + sums[2] + sums[3] + sum(bytes + k * sizeof(uint64_t), count - k, k);
+  std::memcpy(found, &sums, sizeof(sums));
+  return k;
+}
+
+using Words4 [[gnu::vector_size(32)]] = uint64_t;
+using Words8 [[gnu::vector_size(64)]] = uint64_t;
+
+[[gnu::target("avx2")]] size_t sum_by_avx2(const char* bytes, size_t count, uint64_t* found) {
+  return sum_by<Words4>(bytes, count, found);
+}
+
+// It multiplies such words by one instruction: four times as fast, so that memory sets the pace.
+[[gnu::target("avx512f,avx512dq")]] size_t sum_by_avx512(
+    const char* bytes, size_t count, uint64_t* found) {
+  return sum_by<Words8>(bytes, count, found);
 }
 #endif
 
@@ -52,12 +71,19 @@ uint64_t sum(const char* bytes, size_t count, size_t before = 0) {
 
 uint64_t block_checksum(std::string_view bytes) {
   const auto count = bytes.size() / sizeof(uint64_t), rest = bytes.size() % sizeof(uint64_t);
+  uint64_t found = 0;
+  size_t done = 0;
 #ifdef __x86_64__
-  static const bool has_avx2 = Processor::here().has("avx2");
-  auto found = has_avx2 ? sum_by_avx2(bytes.data(), count) : sum(bytes.data(), count);
-#else
-  auto found = sum(bytes.data(), count);
+  uint64_t sums[8] = {};
+  const auto& here = Processor::here();
+  if (here.has("avx512dq"))
+    done = sum_by_avx512(bytes.data(), count, sums);
+  else if (here.has("avx2"))
+    done = sum_by_avx2(bytes.data(), count, sums);
+  for (const auto one : sums)
+    found += one;
 #endif
+  found += sum(bytes.data() + done * sizeof(uint64_t), count - done, done);
   if (rest > 0) {
     uint64_t word = 0;
     std::memcpy(&word, bytes.data() + bytes.size() - rest, rest);
