@@ -122,9 +122,8 @@ class Layout:
             return 1
         loads, hint = sum(isinstance(s, Load) for s in lanes.body), size_hint(extent)
         fits = [n for n in TOGETHER if isinstance(extent, int) and extent % n == 0]
-        if (
-            self.chunks >= CHUNKS * hint
-        ):  # what is left is a loop beside: threads share those around
+        # What is left is a loop beside, so threads share those around.
+        if self.chunks >= CHUNKS * hint:
             fits += [n for n in TOGETHER if n <= hint]
         if not fits or loads < WORTH_TOGETHER or fits[0] * len(lanes.body) > MOST_TOGETHER:
             return 1
