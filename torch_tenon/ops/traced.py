@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch_tenon.ops.variants import known_of, refused_dtype
 
 _GRADIENTS = DispatchKey.AutogradPrivateUse1
+_CPU = DispatchKey.CPU
 _IMPLICIT = DispatchKey.CompositeImplicitAutograd
 
 
@@ -77,7 +78,8 @@ def lies_as_on_the_cpu(op: Any, rule: str) -> None:
     if known and op in decomposition_table and op not in meta_table:
         decomposition_table[op] = _of_the_device(op, decomposition_table[op], rule)
     above = op.py_kernels.get(DispatchKey.Autograd, op.py_kernels.get(_IMPLICIT))
-    if above is None and op._can_decompose():
+    # With a kernel for the CPU beside its implicit composition an op stays whole in traces.
+    if above is None and op._can_decompose() and not op.has_kernel_for_dispatch_key(_CPU):
         above = functools.partial(op._op_dk, _IMPLICIT)
     if above is not None and _GRADIENTS not in op.py_kernels:
         laid = laid_out(op, _of_taken_dtypes(op, above), rule)

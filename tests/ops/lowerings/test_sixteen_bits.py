@@ -233,6 +233,7 @@ def within_one_op(x: torch.Tensor, y: torch.Tensor, p: torch.Tensor) -> Results:
     return [
         aten._weight_norm_interface(matrix, y[:16].reshape(16, 1))[0],
         aten.sigmoid_backward(x, p), aten.tanh_backward(x, p), aten.silu_backward(x, y),
+        aten.mish_backward(x, y),
         aten.softplus_backward(x, y, K, 0.7), aten.hardswish_backward(x, y),
         aten.glu_backward(matrix[:, :16], matrix, 1), aten.elu_backward(x, K, 1, 1, False, y),
         aten.native_dropout_backward(x, y > 0, 1.37), torch.logit(p), torch.logit(p, 0.2),
