@@ -399,7 +399,7 @@ def clamp(b: Build, x: Value, low: Any = None, high: Any = None) -> Value:
     # Of two zeros these give the second, and beside a number that the compiler knows the first. By
     # a number PyTorch's kernel leaves a zero as it is.
     changes = [is_run_time_number(bound) for bound in (low, high)]
-    # Of one greatest number within another C compilers make twice as many comparisons.
+    # A least number within a greatest one compiles to twice as many comparisons as this choice.
     apart = isinstance(low, int | float) and isinstance(high, int | float) and low <= high
 
     def f(a: Scalar, lo: Scalar | None, hi: Scalar | None) -> Scalar:
