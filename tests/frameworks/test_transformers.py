@@ -3,6 +3,7 @@
 The models have random weights, of configurations that are small; nothing comes from a hub.
 """
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -167,3 +168,18 @@ def test_experts_are_exported(tmp_path: Path) -> None:
     with torch.no_grad():
         expected = model(words, return_dict=False)[0]
     assert_same(torch.as_tensor(found), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_rows_of_no_expert_are_zero(tmp_path: Path) -> None:
+    """What the library's op makes of rows after the last expert's is what a program makes."""
+    importlib.import_module("transformers.integrations.moe")  # enters the op
+
+    class Products(torch.nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+            return torch.ops.transformers.grouped_mm_fallback(x, y, ends)
+
+    given = torch.randn(9, 4), torch.randn(3, 4, 5), torch.tensor([2, 2, 6], dtype=torch.int32)
+    torch_tenon.export(Products().eval(), given, tmp_path / "products.tenon")
+    found = torch.as_tensor(torch_tenon.load(tmp_path / "products.tenon")(*given))
+    assert_same(found, Products()(*given), rtol=1e-5, atol=1e-6)
+    assert not found[6:].any()

@@ -5,6 +5,7 @@ Each entry takes the op's arguments, as those of `compositions.py` do.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -202,8 +203,8 @@ def grouped_mm(
 def histc(x: Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Tensor:
     """How many numbers of x (any shape) lie in each of some equal parts of a range; the last part
     has the range's end. Whole numbers are counted in float64, as in eager code."""
-    if not min < max:
-        return NotImplemented  # the range is that of the numbers
+    if not (bins > 0 and -math.inf < min < max < math.inf):
+        return NotImplemented  # the range is that of the numbers, or PyTorch refuses it
     wide = (x if x.dtype.is_floating_point else x.double()).reshape(-1)
     low, high = wide.new_full((), min), wide.new_full((), max)
     inside = (wide >= low) & (wide <= high)
@@ -212,10 +213,17 @@ def histc(x: Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Tensor:
     return wide.new_zeros(bins).index_add(0, part, inside.to(wide.dtype)).to(x.dtype)
 
 
+def products_of_experts(x: Tensor, y: Tensor, ends: Tensor) -> Tensor:
+    """Rows of x (M, K), which experts share, by the matrix of theirs, y (G, K, N); `ends` (G) says
+    where the rows of each end. Rows after the last give 0."""
+    taken = torch.arange(x.shape[0], device=x.device) < ends[-1]
+    return torch.where(taken.unsqueeze(1), grouped_mm(x, y, ends), 0)
+
+
 #: Ops of other libraries, which have no kernel where Python is not: what computes each.
 OF_LIBRARIES: dict[str, Callable[..., Any]] = {
     # The experts of transformers' models, where `torch.compile` or `torch.export` traces them.
-    "transformers::grouped_mm_fallback": grouped_mm,
+    "transformers::grouped_mm_fallback": products_of_experts,
 }
 
 

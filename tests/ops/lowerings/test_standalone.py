@@ -221,6 +221,8 @@ def test_histograms(dtype: torch.dtype) -> None:
     for bins, low, high in ((7, 0, 7), (30, -1.3, 2.7), (9, 0.1, 0.3), (1, -5, 5)):
         check(functools.partial(torch.histc, bins=bins, min=low, max=high), x)
     assert Standalone(Function(lambda x: torch.histc(x, 8)), (x,)).calls  # the range is data
+    endless = Standalone(Function(lambda x: torch.histc(x, 8, 0, float("inf"))), (x,))
+    assert endless.calls  # which PyTorch refuses
 
 
 @pytest.mark.slow
