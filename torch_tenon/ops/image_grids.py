@@ -37,6 +37,8 @@ def affine_grid(theta: Tensor, size: Ints, align_corners: bool) -> Tensor:
     rank = len(size) - 2
     if rank not in (2, 3) or theta.shape != (size[0], rank, rank + 1):
         return NotImplemented  # the CPU refuses it
+    if not theta.is_floating_point():
+        return NotImplemented  # the CPU's whole numbers round between its steps
     wide = torch.promote_types(theta.dtype, torch.float32)
     *columns, shift = (c.view(-1, *[1] * rank, rank) for c in theta.to(wide).unbind(-1))
     axes = _axes(theta, size, align_corners)

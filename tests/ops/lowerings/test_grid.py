@@ -137,3 +137,10 @@ def test_gradients_of_a_grid_that_nobody_wants(
     with caplog.at_level(logging.WARNING, "torch_tenon.program"):
         same_by_plans(compute, x, grid, rtol=1e-4, atol=1e-5)
     assert not caplog.records
+
+
+@pytest.mark.parametrize("align", [False, True])
+def test_maps_of_whole_numbers(align: bool) -> None:
+    theta = torch.tensor([[[1, 2, -1], [3, 1, 2]]])
+    same_by_plans(lambda t: F.affine_grid(t.double(), [1, 1, 3, 4], align), theta, rtol=1e-12)
+    same_by_plans(lambda t: aten.affine_grid_generator(t, [1, 1, 3, 4], align), theta)

@@ -232,3 +232,16 @@ def test_means_of_more_than_the_dtype_counts(dtype: torch.dtype, count: int) -> 
     generator = torch.Generator().manual_seed(0)
     s = (torch.rand(count, 4, generator=generator) * 3).to(dtype)
     same_by_plans(means, torch.ones(3, 4).to(dtype), torch.zeros(count, dtype=torch.int64), s)
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+@pytest.mark.parametrize("padding", [-1, 1])
+@pytest.mark.parametrize("kind", [torch.int32, torch.int64])
+def test_gradients_of_no_row(rows: int, padding: int, kind: torch.dtype) -> None:
+    """The CPU's kernel leaves them out. What a window looked up before has raised already."""
+    at = tensor([0, 7, 1, -1, 2, 3, 0], dtype=kind)
+    same_by_plans(
+        lambda g, i: torch.ops.aten.embedding_dense_backward(g, i, rows, padding, False),
+        torch.randn(7, 2),
+        at,
+    )

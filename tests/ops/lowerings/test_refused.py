@@ -220,6 +220,12 @@ def test_exponential_numbers_are_fractions() -> None:
             torch.ones(2, dtype=torch.int64, device=device).exponential_()
 
 
+def test_chances_of_nothing_may_be_any() -> None:
+    """The CPU's kernel does not look at what nothing is drawn by."""
+    x, p = torch.zeros(0, device="tenon"), torch.tensor(1.25, device="tenon")
+    assert compiled(aten.bernoulli.Tensor)(x, p).shape == (0,)
+
+
 @pytest.mark.slow
 def test_numbers_that_may_be_drawn_are() -> None:
     """What checks them lets them through, at the ends of their range too."""
@@ -347,6 +353,7 @@ MISMATCHES: list[tuple[Callable[..., Any], list[Any]]] = [
     (lambda x, i: x.take(i), [X[:0], AT]),
     (lambda x: torch.searchsorted(x, x, side="middle"), [X]),
     (lambda x: torch.searchsorted(x, x), [X > 4]),
+    (lambda x: aten.searchsorted.Scalar(x[0], complex(0.5, 1)), [X]),
     (lambda x, at: torch.searchsorted(x, x, sorter=at), [X[0, :2], AT.int()]),
     (lambda x, at: torch.searchsorted(x, x, sorter=at), [X[0, :2], AT.bool()]),
     (lambda x: torch.bucketize(x, x), [X]),

@@ -48,7 +48,8 @@ def embedding(b: Build, table: Value, at: Value, *args: Any, **keywords: Any) ->
 def embedding_dense_backward(
     b: Build, g: Value, at: Value, rows: Index, padding: int, by_frequency: bool
 ) -> Value:
-    """The gradient of a table: each row the sum of the gradients of its uses."""
+    """The gradient of a table: each row the sum of the gradients of its uses. An index of no row is
+    left out, as by the CPU's kernel: what looked the rows up has raised the error."""
     if by_frequency:
         raise CannotLower("gradients scaled by frequency")
     wide, width, count = TABLE[g.dtype].compute, g.sizes[-1], at.numel()
@@ -56,13 +57,16 @@ def embedding_dense_backward(
         raise CannotLower("gradients of more or fewer rows")
     flat_g, flat_at = reshape(g, (count, width)), reshape(at, (count,))
     target = filled(b, (rows, width), 0, wide)
+    if rows == 0:
+        return cast(target, g.dtype)
 
     def body(p: list[Index], r: list[Index]) -> tuple[Scalar, Index]:
-        index = flat_at.load([r[0]])
-        row = ops.indirect(index, rows, "embedding")
-        value = ops.to(flat_g.load([r[0], p[0]]), wide)
+        index = ops.to(flat_at.load([r[0]]), torch.int64)
+        counts = ops.ge(index, 0) & ops.lt(index, ops.index(rows))
+        row = ops.indirect(ops.where(counts, index, 0), rows, "embedding")
         if padding >= 0:
-            value = ops.where(ops.eq(ops.to(index, torch.int64), padding), 0, value)
+            counts = counts & ops.ne(index, padding)
+        value = ops.where(counts, ops.to(flat_g.load([r[0], p[0]]), wide), 0)
         return value, target.layout.index([row, p[0]])
 
     return cast(scatter_node(b, target, body, [width], [count], "sum"), g.dtype)

@@ -289,7 +289,8 @@ def bernoulli(b: Build, x: Value, p: Any = None, **keywords: Any) -> Value:
 def bernoulli_of(b: Build, x: Value, p: Value, **keywords: Any) -> Value:
     """1 with probability p, else 0, as numbers of x's dtype."""
     _refuse(not p.dtype.is_floating_point or x.dtype.is_complex)
-    return own(b, Drawn("bernoulli", broadcast_to(chances(b, p), x.sizes)), x.dtype)
+    checked = p if x.numel() == 0 else chances(b, p)
+    return own(b, Drawn("bernoulli", broadcast_to(checked, x.sizes)), x.dtype)
 
 
 def chances(b: Build, x: Value) -> Value:

@@ -71,7 +71,8 @@ def _bound(b: Build, row: Value, values: Value, sorter: Value | None, right: boo
     """For each of `values`, how many elements of its sorted row are before it."""
     compute = promote(row, values)
     length = row.sizes[-1] if row.sizes else None
-    if compute not in TABLE or compute is torch.bool or not isinstance(length, int):
+    ordered = compute in TABLE and compute is not torch.bool and not compute.is_complex
+    if not ordered or not isinstance(length, int):
         raise CannotLower(f"a search in {length} elements of {compute}")
     if sorter is not None and sorter.dtype is not torch.int64:
         raise CannotLower(f"places of {sorter.dtype}, which the kernel refuses")

@@ -498,6 +498,8 @@ def _polynomial(d: Drawing) -> None:
         d.given["n"] = d.one((0, 1, 2, 3, 5, -1, 7.5, 64, 100, True, domains.inf, -domains.inf))
     if kinds["x"] == "Tensor":
         d.given["x"] = d.tensor(d.shape, None, d.some(domains.is_number))
+    else:
+        d.given["x"] = d.one((0, 1, 2.5, -0.0, -1, 0.125, True, 1e30, domains.inf, -domains.inf))
     if kinds["n"] == "number":
         return
     d.given["n"] = d.tensor(d.shape, None, (0, 1) if d.dtype == "bool" else (0, 1, 2, 3, 5, 64))

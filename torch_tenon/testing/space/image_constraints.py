@@ -68,11 +68,16 @@ def _pixels(d: Drawing) -> None:
     r = d.whole(1, 3)
     d.given["upscale_factor"] = d.given["downscale_factor"] = r
     *lead, c, h, w = (d.size(4) for _ in range(d.whole(3, 4)))
+    if d.name == "pixel_unshuffle":  # nothing keeps its shape on the CPU, and in no trace
+        *lead, c, h, w = (n.with_(lambda k: max(k, 1)) for n in (*lead, c, h, w))
     if d.name == "pixel_shuffle":
         c = c.with_(lambda n: n * r * r)
     else:
         h, w = (x.with_(lambda n: n * r) for x in (h, w))
     d.shape = [*lead, c, h, w]
+
+
+UNCHECKED.add("pixel_unshuffle")
 
 
 def _unpool(n: int) -> None:

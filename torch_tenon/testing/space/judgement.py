@@ -60,7 +60,7 @@ class Judge:
 
     `signs`: whether zeros have signs, which what adds numbers up does not promise. `approximate`:
     the CPU itself has few digits of the function. `first_alone`: of the other results it leaves
-    some as its memory was.
+    some as its memory was. `apart`: its schema has no views, though the CPU gives some.
     """
 
     def __init__(
@@ -72,9 +72,10 @@ class Judge:
         signs: bool = True,
         approximate: bool = False,
         first_alone: bool = False,
+        apart: bool = False,
     ) -> None:
         self.want = want
-        self.first_alone = first_alone
+        self.first_alone, self.apart = first_alone, apart
         self.approximate = approximate
         self.values, self.signs = values, signs
         self._more = more
@@ -142,11 +143,12 @@ class Judge:
             return Finding("structure", f"{where}: {got!r:.60}, CPU a tensor")
         for what in ("dtype", "shape", "requires_grad", "shares", "bits"):
             mine, theirs = getattr(got, what), getattr(want, what)
-            if graph and what == "shares" and (0 in want.shape or want.with_nothing):
-                continue  # nobody sees who else has no elements
+            unseen = 0 in want.shape or want.with_nothing  # nobody sees who has no elements
+            if graph and what == "shares" and (unseen or self.apart):
+                continue
             if mine != theirs and not (what == "bits" and want.shares is None):
                 return Finding(what, f"{where}: {what} {mine}, CPU {theirs}")
-        if not _same_layout(got, want):
+        if not _same_layout(got, want, graph):
             kind = "strides" if want.shares is None else "strides of a view"
             return Finding(
                 kind, f"{where}: {got.strides} + {got.offset}, CPU {want.strides} + {want.offset}"
@@ -198,13 +200,17 @@ def _plain(got: Any, want: Any, where: str) -> Finding | None:
     return Finding("value", f"{where}: {got!r:.60}, CPU {want!r:.60}")
 
 
-def _same_layout(got: Seen, want: Seen) -> bool:
+def _same_layout(got: Seen, want: Seen, graph: bool) -> bool:
+    """Whether two tensors' elements lie alike. A graph may place what it makes in other memory, and
+    values show where a view begins."""
     if 0 in want.shape or not want.strides:
         return True
     shapes = (
         torch.empty_strided(want.shape, s, device="meta") for s in (got.strides, want.strides)
     )
-    return same_strides(*shapes) and (want.shares is None or got.offset == want.offset)
+    if not same_strides(*shapes):
+        return False
+    return graph or want.shares is None or got.offset == want.offset
 
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

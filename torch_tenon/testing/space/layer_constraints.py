@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from torch_tenon.testing.space import domains
-from torch_tenon.testing.space.constraints import at, names_of, replaced, rule
+from torch_tenon.testing.space.constraints import UNCHECKED, at, names_of, replaced, rule
 from torch_tenon.testing.space.drawing import Drawing, Size
 
 # Layers
@@ -103,17 +103,22 @@ def grouped(d: Drawing) -> tuple[int, Size, Size]:
 
 @rule("native_group_norm", 3, 3)
 def _group_norm(d: Drawing) -> None:
+    """The CPU's kernel takes weights for elements in a row, whatever their strides."""
     _, _, channels = grouped(d)
     for name in ("weight", "bias"):
-        d.given[name] = None if d.chance(3) else d.tensor([channels])
+        d.given[name] = None if d.chance(3) else d.tensor([channels], expanded=[])
 
 
-@rule("_weight_norm_interface", 1, 4)
+@rule("_weight_norm_interface _weight_norm_interface_backward", 1, 4)
 def _weight_norm(d: Drawing) -> None:
+    """The CPU's kernels take memory in order, whatever the strides, and add squares up."""
     dim = d.given["dim"] = d.one((0, len(d.shape) - 1))
-    d.given["v"] = d.tensor(d.shape)
-    ones = [Size.of(1)] * len(d.shape)
-    d.given["g"] = d.tensor(replaced(ones, dim, d.shape[dim]))
+    norms = replaced([Size.of(1)] * len(d.shape), dim, d.shape[dim])
+    moderate = d.some(domains.is_moderate)
+    for name in ("v", "grad_w", "saved_v", "g", "saved_g", "saved_norms"):
+        if name in names_of(d):
+            shape = norms if name in ("g", "saved_g", "saved_norms") else d.shape
+            d.given[name] = d.tensor(shape, None, moderate, expanded=[])
 
 
 @rule("native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training "
@@ -164,9 +169,31 @@ def _arange(d: Drawing) -> None:
     d.given["step"] = d.one((1, 2, 0.5, -1, 3, -0.25) if d.right else (0, domains.nan, -1, 1e30))
 
 
+@rule("native_dropout")
+def _dropout(d: Drawing) -> None:
+    """Of nothing the CPU's mask has the input's dtype."""
+    d.given["input"] = d.tensor([n.with_(lambda k: max(k, 1)) for n in d.shape])
+
+
+UNCHECKED.add("native_dropout")
+
+
+@rule("threshold_backward log_sigmoid_backward")
+def _of_one_dtype(d: Drawing) -> None:
+    """PyTorch's traces mix dtypes in another way than its kernels."""
+    for name in ("grad_output", "self", "buffer"):
+        if name in names_of(d):
+            d.given[name] = d.tensor(d.shape)
+
+
+UNCHECKED.update(("threshold_backward", "log_sigmoid_backward"))
+
+
 @rule("linspace logspace")
 def _linspace(d: Drawing) -> None:
     d.given["steps"] = d.one((0, 1, 2, 3, 5, 17, 64) if d.right else (-1, 2**45, 3))
+    if d.name == "logspace":  # PyTorch's traces refuse a negative base
+        d.given["base"] = d.one((10, 2, 2.5, 0, 1, domains.inf, domains.nan))
     for a in d.schema.arguments:
         if a.name in ("start", "end") and str(a.type) == "Tensor":
             d.given[a.name] = d.tensor([])

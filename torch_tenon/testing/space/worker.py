@@ -97,6 +97,7 @@ class Runner:
                 signs=pointwise,
                 approximate=base_name(named(case.op)).startswith(APPROXIMATE),
                 first_alone=base_name(named(case.op)) in FIRST_ALONE,
+                apart=base_name(named(case.op)).startswith("unsafe_"),
             )
             for k, want in wanted.items()
         }
