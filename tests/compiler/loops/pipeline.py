@@ -45,6 +45,7 @@ from torch_tenon.compiler.loops.tree import (
     is_innermost,
 )
 from torch_tenon.compiler.loops.unswitch import unswitch
+from torch_tenon.compiler.loops.weave import weave
 from torch_tenon.ir.index import Symbol
 from torch_tenon.targets.c_family.layout import common_coordinate
 
@@ -74,6 +75,9 @@ def rewrites(case: Case, rng: random.Random) -> Iterator[Rewrite]:
     for s, around in zip(last, tiles, strict=True):
         yield "tile", lambda t, s=s, around=around: tile(t, s, WIDTH, around)
     yield "interchange", lambda t: interchange(t, [*first, *tiles, *last])
+    if first and case.seed % 2 == 0:
+        few = first.pop()
+        yield "weave", lambda t: weave(t, few, 200)
     before = next((s for s in case.group.outer if found[s] is lane), None)
     coordinate = None if before is None else common_coordinate(case.group, before)
     if not inner and case.seed % 3 == 0:
@@ -109,7 +113,9 @@ def fast(
 ) -> Iterator[Rewrite]:
     """The rewrites of innermost loops."""
     if inner:
-        yield "split_reductions", lambda t: split_reductions(t, inner[-1], rng.choice([2, 3, 100]))
+        block = rng.choice([2, 3, 100])
+        alone = len(inner) == 1
+        yield "split_reductions", lambda t: split_reductions(t, inner[-1], block, alone)
     if in_rows:
         width = rng.choice([WIDTH, 100])
         yield "scans_apart", lambda t: scans_apart(t, width, is_innermost)

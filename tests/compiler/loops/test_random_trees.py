@@ -17,6 +17,7 @@ REWRITES = {
     "keep_rows",
     "tile",
     "interchange",
+    "weave",
     "neighbours",
     "share_stores",
     "place_inside",

@@ -29,9 +29,10 @@ from torch_tenon.ir.index import Index, Symbol, var
 _INFINITY, _NAN = 0x7F800000, 0x7FC00000  # their bits; those of negative ones in order: `~`
 
 
-def split_reductions(tree: Tree, symbol: Symbol, block: int) -> Tree:
+def split_reductions(tree: Tree, symbol: Symbol, block: int, alone: bool = False) -> Tree:
     """Partial results for the loops with this symbol. Sums of float32 are added up in blocks of
-    that many iterations, and their totals in float64: a long row loses no more than a short one."""
+    that many iterations, and their totals in float64: a long row loses no more than a short one.
+    `alone`: nothing else is reduced around these loops, so of a single block there is no total."""
     totals: dict[Array, Accumulator] = {}
 
     def change(loop: For) -> list[Statement]:
@@ -40,6 +41,9 @@ def split_reductions(tree: Tree, symbol: Symbol, block: int) -> Tree:
             for s in walk(loop.body)
             if isinstance(s, Accumulate) and not s.accumulator.running
         }
+        extent = loop.axis.extent
+        if alone and isinstance(extent, int) and extent <= block and all(map(_is_wide, reduced)):
+            return [loop]
         for a in reduced:
             if _is_wide(a) and a not in totals:
                 totals[a] = Accumulator(a.label, torch.float64, a.length, a.combine)

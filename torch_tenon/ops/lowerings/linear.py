@@ -46,6 +46,9 @@ CONVERSIONS = (
     *(torch.int16, torch.int32, torch.int64),
 )
 WITHOUT_MEMORY = (torch.float32, torch.bfloat16, torch.float16)
+BY_LOOPS = (*WITHOUT_MEMORY, torch.float64)
+MANY = 16  # matrices of a batch from which small ones go by loops
+TINY, TINY_VECTOR = 128, 1024  # multiplications of one, or of one by a vector, that loops do sooner
 
 
 def _product(b: Build, target: Any, operands: list[Value], **keywords: Any) -> Value:
@@ -61,6 +64,10 @@ def _product(b: Build, target: Any, operands: list[Value], **keywords: Any) -> V
             return b.program.matmul(_in_memory(b, operands[0]), weights, meta.sizes)
     if len(operands) == 2 and meta.dtype in WITHOUT_MEMORY and _saves_memory(*operands):
         return _by_loops(b, *operands)
+    if len(operands) == 2 and _are_tiny(b, *operands):
+        x, y = operands
+        x = x if y.sizes[-1] == 1 else shared(b, x)
+        return _by_loops(b, x, y if x.sizes[-2] == 1 else shared(b, y))
     multiplies = _is_multiplied(b, operands[0].dtype)
     if b.program.standalone and not multiplies:
         return _by_loops(b, *(shared(b, x) for x in operands))
@@ -71,6 +78,19 @@ def _product(b: Build, target: Any, operands: list[Value], **keywords: Any) -> V
     out = b.program.call(target, plain, keywords, [(meta.dtype, layout)], "library", into=True)[0]
     assert out is not None
     return out
+
+
+def _are_tiny(b: Build, x: Value, y: Value) -> bool:
+    """Whether each of many matrices is so small that a kernel for products takes longer to begin
+    than to multiply: loops go from one to the next, and fuse with what is around them."""
+    if b.backend is None or b.out.dtype not in BY_LOOPS or x.dtype is not b.out.dtype:
+        return False
+    if len(x.sizes) != 3 or size_hint(x.sizes[0]) < MANY:
+        return False
+    m, k, n = x.sizes[1], x.sizes[2], y.sizes[2]
+    if not (isinstance(m, int) and isinstance(k, int) and isinstance(n, int)):
+        return False
+    return m * n * k <= (TINY_VECTOR if 1 in (m, n) else TINY)
 
 
 def _is_multiplied(b: Build, operands: torch.dtype) -> bool:

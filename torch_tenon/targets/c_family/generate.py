@@ -20,6 +20,7 @@ from torch_tenon.compiler.loops.tile import as_lanes, share_out, tile
 from torch_tenon.compiler.loops.transpose import transpose_tiles
 from torch_tenon.compiler.loops.tree import Tree
 from torch_tenon.compiler.loops.unswitch import unswitch
+from torch_tenon.compiler.loops.weave import weave
 from torch_tenon.compiler.schedule import Group
 from torch_tenon.ir.index import Symbol
 from torch_tenon.ir.scalar_ops import LONG_OPS
@@ -47,7 +48,10 @@ def _ordered(tree: Tree, layout: Layout) -> Tree:
     tiles = [Symbol(f"{s.name}_tile", s.extent) for s in inside if layout.lanes]
     for s, t in zip(inside, tiles, strict=False):
         tree = tile(tree, s, layout.lanes, t)
-    tree = interchange(tree, [*layout.order, *tiles, *inside])
+    few = [] if layout.few is None else [layout.few]
+    tree = interchange(tree, [*layout.order, *tiles, *few, *inside])
+    if layout.few is not None and not layout.fission:
+        tree = weave(tree, layout.few, decide.MOST_TOGETHER)
     tree = neighbours(tree, layout.together)
     if layout.coordinate is not None and lane is not None:
         tree = share_stores(tree, lane, layout.coordinate, Symbol("shares", lower=1))
@@ -64,7 +68,7 @@ def _busy(tree: Tree, layout: Layout) -> Tree:
     """The tree with innermost loops that keep the processor busy."""
     if layout.inner and layout.kind != "scatter":
         block = decide.BLOCK if layout.kind == "row" else decide.BLOCK // 8
-        tree = split_reductions(tree, layout.inner[-1], block)
+        tree = split_reductions(tree, layout.inner[-1], block, alone=len(layout.inner) == 1)
     if layout.kind == "column" and not layout.runs_on:
         tree = jam(tree, decide.rows_at_once)
     elif layout.kind == "row":

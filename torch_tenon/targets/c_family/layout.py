@@ -52,6 +52,7 @@ WORTH_DRAWING = 32  # iterations of a loop from which its random numbers are mad
 TOGETHER = (4, 7, 5, 6, 3, 2)  # neighbours that are computed at once, the best first
 WORTH_TOGETHER = 6  # loads of an iteration from which they are
 MOST_TOGETHER = 512  # statements of all of them
+MOST_TOTALS = 16  # that a lane adds up at once: as many as there are registers
 MOST_STATEMENTS = 12  # of an iteration that is short enough to be repeated
 FEW_STATEMENTS = 3  # ... and so often that loads and stores of its totals hardly matter
 
@@ -63,11 +64,14 @@ class Layout:
     lane        the one that the lanes run along, None in rows
     lanes       how many lanes a tile has; 0: the loop is not in tiles
     across      where lanes read across memory: the loop that this memory is dense along
+    few         a loop of few iterations that memory is dense along: each lane computes all of them
     coordinate  an indirect index by which threads share out the stores of a scatter, or None
     rows        buffers that are kept on the stack
     fission     whether the lanes of a tile go through one loop for each long operation
     runs_on     whether the rows of a column lie one after the other, too many for a cache
     """
+
+    writes_out = True  # whether a lane may compute a few iterations of a loop at once
 
     def __init__(self, group: Group, kept: set[Buffer]) -> None:
         self.group = group
@@ -80,7 +84,8 @@ class Layout:
         lane, across = self._lane(), None
         if self.kind == "flat" and lane is not None:
             across = self._transposed(lane)
-        outer = [s for s in group.outer if s not in (lane, across)]
+        few = self._few(lane) if across is None and self.writes_out else None
+        outer = [s for s in group.outer if s not in (lane, across, few)]
         self.chunks = size_hint(product(s.extent for s in outer))
         self.coordinate: Symbol | None = None
         if across is not None:
@@ -93,13 +98,14 @@ class Layout:
         self.order = [symbols_of[s] for s in outer]
         self.lane = None if lane is None else symbols_of[lane]
         self.across = None if across is None else symbols_of[across]
+        self.few = None if few is None else symbols_of[few]
         self.work = product(s.extent for s in group.symbols()) * self._cost()
         self.rows = self._rows(kept)
         self.runs_on = self._runs_on(lane) if self.kind == "column" else False
 
     def in_pass(self, loop: For) -> bool:
         """Whether a loop belongs to a pass over a position, and not to those over positions."""
-        return loop.axis in self.inner or loop.symbol in (self.lane, self.across)
+        return loop.axis in self.inner or loop.symbol in (self.lane, self.across, self.few)
 
     def vectors(self) -> list[Symbol]:
         """The innermost loops."""
@@ -131,7 +137,8 @@ class Layout:
 
     def numbers(self) -> Numbers:
         """Which numbers stay in the code."""
-        inner = set(self.inner)
+        # Of few columns the rows are many, and how many changes nothing in the code.
+        inner = set() if self.few is not None and not self.rows else set(self.inner)
         # The length of a row that is kept is in the code as the size of an array.
         around = self.kind == "column" and not self.rows
         return Numbers(FAR, SHORT, inner, self.vectors(), PLAIN_OPS, self.in_pass, around)
@@ -184,9 +191,35 @@ class Layout:
         row = self._best_lane(self.group.inner[-1:])[1]
         lane, column = self._best_lane(self.group.outer)
         scans = any(m.node.kind == "scan" for m in self.members)
-        if lane is not None and (column > row or (scans and column > 0)):
+        if self.writes_out and lane is not None and self._are_short_rows_and_columns(lane):
             return "column"
+        if lane is not None and (column > row or (scans and column > 0)):
+            return "row" if self.writes_out and self._are_few_columns(lane) else "column"
         return "row" if self.of_short_rows() is None else "column"
+
+    def _are_short_rows_and_columns(self, lane: Symbol) -> bool:
+        """Whether both are shorter than a vector, and as much is read along columns: then the rows
+        are written out, and no lanes are put together at their ends."""
+        length = product(s.extent for s in self.group.inner)
+        plain = all(m.node.kind in ("reduce", "pointwise") for m in self.members)
+        short = isinstance(length, int) and length < FEW_LANES and isinstance(lane.extent, int)
+        if not plain or not short or size_hint(lane.extent or 0) >= FEW_LANES:
+            return False
+        votes = dict.fromkeys((lane, self.group.inner[-1]), 0)
+        for steps, w in self._accesses():
+            for s in votes:
+                votes[s] += w if steps.get(s) == 1 else 0
+        return votes[lane] >= votes[self.group.inner[-1]]
+
+    def _are_few_columns(self, lane: Symbol) -> bool:
+        """Whether a column's lanes would be fewer than a vector's: then the lanes run along the
+        rows, and each adds all columns up."""
+        few = isinstance(lane.extent, int) and 1 < lane.extent < FEW_LANES
+        kinds = [m.node.kind for m in self.members]
+        rows = size_hint(self.group.inner[-1].extent or 0)
+        totals = size_hint(lane.extent or 0) * kinds.count("reduce")
+        plain = {"reduce", "pointwise"}.issuperset(kinds)
+        return few and plain and rows >= SHORT * SHORT and totals <= MOST_TOTALS
 
     def of_short_rows(self) -> Symbol | None:
         """The loop over results that the lanes run along though memory lies across it: where rows
@@ -212,6 +245,10 @@ class Layout:
             best = self.of_short_rows() or best
         if best is None and self.kind == "scatter" and self._is_along_rows():
             return None
+        is_few = best is not None and size_hint(best.extent or 1) < FEW_LANES
+        if self.kind == "flat" and is_few and self.writes_out:
+            longest = max(outer, key=lambda s: size_hint(s.extent or 1))
+            best = longest if size_hint(longest.extent or 1) >= SHORT else best
         return best or outer[-1]
 
     def _is_along_rows(self) -> bool:
@@ -258,6 +295,21 @@ class Layout:
                 if steps.get(s) == 1 and s.extent is not None and size_hint(s.extent) >= 16:
                     return s
         return None
+
+    def _few(self, lane: Symbol | None) -> Symbol | None:
+        """The loop of few iterations that most of what lanes touch across memory is dense along."""
+        lane = self.group.inner[-1] if self.kind == "row" else lane
+        if self.kind not in ("flat", "row") or lane is None or size_hint(lane.extent or 0) < SHORT:
+            return None
+        accesses = self._accesses()
+        votes = sum(w for steps, w in accesses if steps.get(lane) == 1)
+        found = None
+        for s in self.group.outer:
+            if s is not lane and isinstance(s.extent, int) and 1 < s.extent < SHORT:
+                count = sum(w for k, w in accesses if k.get(s) == 1 and k.get(lane, 0) != 0)
+                if count > votes:
+                    found, votes = s, count
+        return found
 
     def _is_long(self) -> bool:
         """Whether an iteration is too long for the processor to have several under way."""

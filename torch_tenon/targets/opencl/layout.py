@@ -61,7 +61,9 @@ class AloneLayout(Layout):
 
 class _Decided(Layout):
     """What does not depend on the processor: which accesses are dense. Short rows stay rows, since
-    several work-items share one."""
+    several work-items share one, and what lies side by side is their neighbours'."""
+
+    writes_out = False
 
     def of_short_rows(self) -> Symbol | None:
         """None."""
