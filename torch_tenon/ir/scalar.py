@@ -317,6 +317,13 @@ class _Ops:
         checked = trace.record("check", args, torch.int64)
         return var(trace.symbol_of(checked, size))
 
+    def place(self, x: Scalar, size: Index) -> Expr:
+        """An integer scalar as an index into `size` elements, of which it is one wherever anything
+        comes of it. Elsewhere the kernel goes on with the first, and nothing is raised."""
+        trace = current()
+        within = trace.record("within", (self.to(x, torch.int64), size), torch.int64)
+        return var(trace.symbol_of(within, size))
+
 
 def _float32(value: Any) -> float:
     """The nearest number of float32. A long whole one keeps a bit that says whether the bits after

@@ -164,6 +164,7 @@ RECORDED = {
     "bitcast": SHORT,
     "where": SIMPLE,
     "check": SIMPLE,
+    "within": SIMPLE,
     "pair": SIMPLE,
     "real": SIMPLE,
     "imag": SIMPLE,

@@ -236,6 +236,9 @@ class Lowering:
             return self._load(s, m)
         if s.op == "check":
             return self._check(s, m)
+        if s.op == "within":
+            value, size = s.args
+            return self._let(s.op, (self.values[value], self._index(size, m)), s.dtype)
         args = tuple(self.values[a] for a in s.args)
         return self._let(s.op, args, s.dtype)
 

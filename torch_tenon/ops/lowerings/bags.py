@@ -206,7 +206,7 @@ def _places(
 
     def row(p: Position) -> Scalar:
         found = ops.lt(where.load(p), ops.index(rows))
-        i = ops.indirect(ops.where(found, where.load(p), 0), rows, "index")
+        i = ops.place(ops.where(found, where.load(p), 0), rows)
         return ops.where(found, ops.to(at.load([i]), torch.int64), 0)
 
     return Lazy(best.sizes, torch.int64, row, (where, at), 3)

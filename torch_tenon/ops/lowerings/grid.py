@@ -157,7 +157,7 @@ class _Sampler:
     def place(self, corner: _Corner) -> list[Index]:
         """The corner as indices; the first element where it does not exist."""
         return [
-            ops.indirect(ops.where(corner.inside, i, 0), n, "index")
+            ops.place(ops.where(corner.inside, i, 0), n)
             for i, n in zip(corner.at, self.x.sizes[2:], strict=True)
         ]
 

@@ -63,7 +63,7 @@ def embedding_dense_backward(
     def body(p: list[Index], r: list[Index]) -> tuple[Scalar, Index]:
         index = ops.to(flat_at.load([r[0]]), torch.int64)
         counts = ops.ge(index, 0) & ops.lt(index, ops.index(rows))
-        row = ops.indirect(ops.where(counts, index, 0), rows, "embedding")
+        row = ops.place(ops.where(counts, index, 0), rows)
         if padding >= 0:
             counts = counts & ops.ne(index, padding)
         value = ops.where(counts, ops.to(flat_g.load([r[0], p[0]]), wide), 0)

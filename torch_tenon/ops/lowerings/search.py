@@ -48,7 +48,7 @@ def _running(combine: str) -> Callable[..., list[Value]]:
             return [best, where]
 
         def taken(p: Position) -> Scalar:  # a zero has the sign of the last one
-            at = ops.indirect(where.load(p), x.sizes[d], "index")
+            at = ops.place(where.load(p), x.sizes[d])
             return x.load([*p[:d], at, *p[d + 1 :]])
 
         return [Lazy(x.sizes, x.dtype, taken, (x, where), 2), where]
@@ -91,7 +91,7 @@ def _bound(b: Build, row: Value, values: Value, sorter: Value | None, right: boo
             active = ops.lt(low, high)
 
             def element(middle: Scalar = middle) -> Scalar:
-                at = ops.indirect(middle, length, "index")
+                at = ops.place(middle, length)
                 if sorter is not None:
                     at = ops.indirect(sorter.load([*lead, at]), length, "index")
                 return compare(ops.to(row.load([*lead, at]), compute), value)
@@ -161,7 +161,7 @@ def _compacted(
     def body(p: list[Index], r: list[Index]) -> tuple[Scalar, Index]:
         rank = ops.sub(number_of.load(r), 1)
         wanted = mask.load(r) & ops.lt(rank, ops.index(count))
-        row = ops.indirect(ops.where(wanted, rank, ops.index(count)), count + 1, "index")
+        row = ops.place(ops.where(wanted, rank, ops.index(count)), count + 1)
         return value(r[0], p[0]), target.layout.index([row, p[0]])
 
     done = scatter_node(b, target, body, [width], [mask.sizes[0]], "store")

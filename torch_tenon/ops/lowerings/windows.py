@@ -398,7 +398,7 @@ def _replication_backward(rank: int) -> Callable[..., Value]:
             for d, i in enumerate(r):
                 n = x.sizes[lead + d]
                 j = ops.maximum(ops.index(i - pad[2 * (rank - 1 - d)]), 0)
-                place.append(ops.indirect(ops.minimum(j, ops.index(n - 1)), n, "index"))
+                place.append(ops.place(ops.minimum(j, ops.index(n - 1)), n))
             return ops.to(g.load([*p, *r]), wide), target.layout.index(place)
 
         done = scatter_node(b, target, body, g.sizes[:lead], g.sizes[lead:], "sum")
