@@ -142,6 +142,20 @@ def test_the_error_says_why_an_op_has_no_loops(tmp_path: Path) -> None:
         exported(tmp_path, model, (torch.randn(2, 3, 20, 28),), dynamic_shapes=({2: HEIGHT},))
 
 
+def test_attention_without_dropout_draws_nothing(tmp_path: Path) -> None:
+    """The tensors are the device's, whose graphs take a seed where an op may draw."""
+    x = torch.randn(2, 3, 5, 8)
+    program = exported(tmp_path, Function(attend).eval(), (x.to("tenon"),))
+    torch.testing.assert_close(program(x.to("tenon")).cpu(), attend(x), rtol=1e-5, atol=1e-5)
+    model = Function(lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.5)).eval()
+    with pytest.raises(ExportError, match=r"random numbers:\n +aten\.scaled_dot_product"):
+        exported(tmp_path, model, (x.to("tenon"),))
+
+
+def attend(x: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(x, x, x)
+
+
 def test_an_upper_bound_that_pytorch_asks_for(tmp_path: Path) -> None:
     """`cdist` of up to 25 points is another function than of more."""
     points = Dim("points", min=2, max=25)

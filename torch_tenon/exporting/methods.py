@@ -24,7 +24,7 @@ from torch_tenon.frontends.sizes import SizeSource
 from torch_tenon.ir.index import Index, var
 from torch_tenon.ir.size_words import words_of
 from torch_tenon.ops.lowerings.table import NO_LOWERING, CannotLower, find
-from torch_tenon.ops.variants import known_of
+from torch_tenon.ops.variants import draws_numbers, known_of
 from torch_tenon.runtime.interface import MOST_DIMENSIONS, NO_BOUND
 from torch_tenon.runtime.size_words import ADD, CONSTANT, MODULO, SYMBOL
 
@@ -158,7 +158,7 @@ def build_method(
     except NotImplementedError as error:
         raise ExportError(f"{name}: {with_sizes_of_data(graph)}{error}") from error
     if built.program.random is not None:
-        drawn = dict.fromkeys(n.target for n in graph.module.graph.nodes if _is_random(n.target))
+        drawn = dict.fromkeys(n.target for n in graph.module.graph.nodes if draws_numbers(n.target))
         lines = [f"  {op}{place_of(graph, str(op).split('.')[1])}" for op in drawn]
         raise ExportError(
             f"{name}: the model draws random numbers:\n" + "\n".join(lines) + "\nCall "
@@ -339,10 +339,6 @@ def _refuse_parts(name: str, graph: Graph, part: Node) -> None:
                 f"{name}: {op} runs parts of the model, and a program has no branches and loops: "
                 "compute both branches and choose by torch.where, write a loop out"
             )
-
-
-def _is_random(op: Any) -> bool:
-    return isinstance(op, torch._ops.OpOverload) and known_of(op).random
 
 
 def _in_whole_numbers(condition: Any) -> Any:

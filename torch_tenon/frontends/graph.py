@@ -123,6 +123,7 @@ class _Graph:
                 self.env[n] = self._call(n)
             elif n.op == "output":
                 self._output(n)
+        self.program.drop_unused_random()
         return BuiltGraph(
             self.program,
             self.builder.inputs,

@@ -203,6 +203,7 @@ class Program:
     def __init__(self) -> None:
         self.nodes: list[Node] = []
         self.storages: list[Storage] = []
+        self._storages_made = 0
         self.inputs: list[Stored] = []
         self.outputs: list[Stored] = []
         self.sizes: list[Symbol] = []  # run-time sizes, in the order of the plan's size arguments
@@ -221,7 +222,8 @@ class Program:
     def storage(self, kind: str, nbytes: Index, name: str = "") -> Storage:
         """A new block of memory."""
         prefix = {"input": "in", "constant": "const"}.get(kind, "buf")
-        made = Storage(name or f"{prefix}{len(self.storages)}", kind, nbytes)
+        made = Storage(name or f"{prefix}{self._storages_made}", kind, nbytes)
+        self._storages_made += 1
         self.storages.append(made)
         return made
 
@@ -272,6 +274,16 @@ class Program:
         self.random_ops += 1
         offset = Lazy((), torch.int64, lambda p: ops.add(first.load(p), number), (first,))
         return seed, offset
+
+    def drop_unused_random(self) -> None:
+        """Takes seed and offset away where no op took a number: attention may draw, and seldom
+        does."""
+        if self.random is None or self.random_ops:
+            return
+        unused = [s.buffer.storage for s in self.random]
+        self.inputs = [s for s in self.inputs if s.buffer.storage not in unused]
+        self.storages = [s for s in self.storages if s not in unused]
+        self.random = None
 
     # Nodes
 
