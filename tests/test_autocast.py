@@ -59,6 +59,44 @@ def test_methods(dtype: torch.dtype) -> None:
         assert x.double().mm(x.double()).dtype == torch.float64
 
 
+# What PyTorch's kernels compute in float32 and float64 alone, which the CPU's autocast casts.
+ALONE_IN_FLOAT32 = {
+    "fft": lambda x: torch.fft.fft(x),
+    "irfft2": lambda x: torch.fft.irfft2(x),
+    "rfftn": lambda x: torch.fft.rfftn(x),
+    "polar": lambda x: torch.polar(x, x),
+    "view_as_complex": lambda x: torch.view_as_complex(x.view(8, 2)),
+    "inverse": lambda x: x.inverse(),
+    "solve": lambda x: torch.linalg.solve(x, x),
+    "cholesky": lambda x: torch.linalg.cholesky(x),
+    "qr": lambda x: torch.linalg.qr(x)[1].abs(),
+    "eigh": lambda x: torch.linalg.eigh(x)[0],
+    "svdvals": lambda x: torch.linalg.svdvals(x),
+    "rank": lambda x: torch.linalg.matrix_rank(x),
+    "lstsq": lambda x: torch.linalg.lstsq(x, x)[0],
+    "cond": lambda x: torch.linalg.cond(x),
+    "quantile": lambda x: torch.quantile(x, 0.3),
+    "nanquantile": lambda x: torch.nanquantile(x, 0.3, dim=1),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ALONE_IN_FLOAT32)
+def test_what_no_kernel_computes_in_16_bits(name: str, dtype: torch.dtype) -> None:
+    matrix = torch.randn(4, 4)
+    matrix = (matrix @ matrix.T + 4 * torch.eye(4)).to(dtype)
+    expected = ALONE_IN_FLOAT32[name](matrix.float())
+    leaf = matrix.to("tenon").requires_grad_()
+    with torch.autocast("tenon", dtype):
+        out = ALONE_IN_FLOAT32[name](leaf @ torch.eye(4, device="tenon"))
+    assert out.dtype == expected.dtype
+    # With gradients LAPACK may take another way to the same numbers.
+    torch.testing.assert_close(out.detach().cpu(), expected, rtol=1e-5, atol=1e-5)
+    if out.requires_grad:
+        (out.abs() if out.is_complex() else out).sum().backward()
+        assert leaf.grad is not None and leaf.grad.dtype == dtype
+
+
 def test_nesting_and_disabling() -> None:
     x = torch.randn(4, 4, device="tenon")
     with torch.autocast("tenon", torch.float16):
