@@ -70,6 +70,11 @@ class Build:
         return device.backend()
 
     @property
+    def reaches_kernels(self) -> bool:
+        """Whether PyTorch's kernels are there and take the device's memory as it is."""
+        return not self.program.standalone and device.target().host_memory
+
+    @property
     def out(self) -> TensorMeta:
         """The first result's metadata."""
         first = self.results[0]
