@@ -166,6 +166,15 @@ def slice_(
     return reindex(x, sizes, lambda p: [*p[:d], first + p[d] * step, *p[d + 1 :]])
 
 
+@lowering("aten.unfold", "aten.unfold_copy")
+def unfold(b: Build, x: Value, dim: int, size: Index, step: Index) -> Value:
+    """Windows of a dimension, of `size` positions and `step` apart."""
+    if not x.sizes:
+        raise CannotLower("a window of a tensor without dimensions")
+    d = wrap_dim(dim, len(x.sizes))
+    return reindex(x, b.out.sizes, lambda p: [*p[:d], p[d] * step + p[-1], *p[d + 1 : -1]])
+
+
 def narrow(x: Value, d: int, start: Index, length: Index) -> Value:
     """`length` positions of dimension d from `start`."""
     sizes = (*x.sizes[:d], length, *x.sizes[d + 1 :])

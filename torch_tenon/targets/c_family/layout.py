@@ -9,7 +9,7 @@ A kernel's loops are laid out in one of four ways:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from torch_tenon.compiler.loops.fission import scanned
 from torch_tenon.compiler.loops.lower import axes, read_later
@@ -25,7 +25,7 @@ from torch_tenon.compiler.loops.tree import (
     Tree,
     is_innermost,
 )
-from torch_tenon.compiler.schedule import Group
+from torch_tenon.compiler.schedule import Group, Member
 from torch_tenon.ir.index import Expr, Index, Symbol, product, strides, symbols
 from torch_tenon.ir.scalar_ops import LONG_OPS, PLAIN_OPS
 from torch_tenon.ir.values import Buffer, size_hint
@@ -153,18 +153,19 @@ class Layout:
                 break
         return count
 
-    def _accesses(self) -> list[tuple[dict[Symbol, Index], int]]:
-        """Strides of the affine accesses in the loops over every element, each with how many
-        elements it reads, or twice as many as it writes."""
+    def _accesses(self) -> list[tuple[Mapping[Symbol, Index], int]]:
+        """Strides of accesses in the loops over every element, each with how many elements it
+        reads, or twice as many as it writes. One at a computed place counts with the loops that the
+        place does not depend on."""
         found = []
         for m in self.members:
             if not m.full:
                 continue
             for _, e in m.loads:
-                found.append((strides(e), 1))
+                found.append((_strides_known(e, m), 1))
             if m.node.kind != "reduce":
-                found.append((strides(m.index), 2))
-        return [(k, w * size_hint(product(s.extent for s in k))) for k, w in found if k is not None]
+                found.append((_strides_known(m.index, m), 2))
+        return [(k, w * size_hint(product(s.extent for s in loops))) for (k, loops), w in found]
 
     def _best_lane(self, loops: Sequence[Symbol]) -> tuple[Symbol | None, int]:
         best: Symbol | None = None
@@ -346,6 +347,45 @@ class Layout:
         count = size_hint(product(s.extent for s in self.group.symbols()))
         dense = self.lanes == whole and any(k.get(rows) == whole for k in loads)
         return dense and count > CACHED
+
+
+def _strides_known(e: Index, m: Member) -> tuple[Mapping[Symbol, Index], Collection[Symbol]]:
+    """The strides of an index in a member's loops, but of those that some other part of it depends
+    on, such as a computed place; and all loops that it depends on."""
+    steps = strides(e)
+    if steps is not None or isinstance(e, int):
+        return steps or {}, steps or ()
+    known: dict[Symbol, Index] = {}
+    others: set[Symbol] = set()
+    for monomial, k in e.terms.items():
+        loops = [a for a in monomial if isinstance(a, Symbol) and a.extent is not None]
+        plain = all(isinstance(a, Symbol) and a.scalar is None for a in monomial)
+        if plain and len(loops) == 1:
+            rest = Expr({tuple(a for a in monomial if a is not loops[0]): k})
+            known[loops[0]] = known.get(loops[0], 0) + (k if len(monomial) == 1 else rest)
+        else:
+            others |= _loops_of(Expr({monomial: k}), m)
+    return {s: k for s, k in known.items() if s not in others}, {*known, *others}
+
+
+def _loops_of(e: Index, m: Member) -> set[Symbol]:
+    """The group's loops that an index of a member depends on, and what it is computed of."""
+    found: set[Symbol] = set()
+    left, seen = list(symbols(e)), set[Symbol]()
+    while left:
+        s = left.pop()
+        if s in seen:
+            continue
+        seen.add(s)
+        if s.scalar is None:
+            found |= {s} if s.extent is not None else set()
+            continue
+        scalars = [s.scalar]
+        for x in scalars:
+            scalars += x.operands()
+            for t in (t for a in x.args if isinstance(a, Expr) for t in symbols(a)):
+                left += symbols(m.values[t]) if t in m.values else [t]
+    return found
 
 
 def _without_rest(extent: int, most: int) -> int:
