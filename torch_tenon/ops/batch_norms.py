@@ -55,6 +55,8 @@ def as_on_the_cpu(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
             rounded = (v.to(x.dtype) for v in saved[:2])
             mean, scale = rounded if training else _moving(given, x.dtype)
             result = _in_steps(x, mean, scale, weight, bias)
+        elif has_own_scale:
+            result = _centred(x, saved[0].to(wide), saved[1].to(wide), weight, bias)
         return result, *_as_saved(op, given, training, dtype, saved)
 
     return run
@@ -120,6 +122,17 @@ def _normalized(
     start, end = torch.where(usual, mean, 0), torch.where(usual, 0 if bias is None else bias, shift)
     start, scale, end = (_in_memory(v).view(-1, *[1] * (x.dim() - 2)) for v in (start, scale, end))
     return ((x - start) * scale + end).to(x.dtype)
+
+
+def _centred(
+    x: Tensor, mean: Tensor, scale: Tensor, weight: Tensor | None, bias: Tensor | None
+) -> Tensor:
+    """x (batch, channels, ...) less its mean, times its scale, then weighted: as the kernel for
+    what lies apart has it."""
+    sizes = [-1, *[1] * (x.dim() - 2)]
+    found = (x - mean.view(sizes)) * scale.view(sizes)
+    found = found if weight is None else found * weight.view(sizes)
+    return (found if bias is None else found + bias.view(sizes)).to(x.dtype)
 
 
 def _as_saved(

@@ -323,6 +323,18 @@ def test_norms_by_infinite_weights(norm: str, dtype: torch.dtype) -> None:
     same_by_plans(compute, *given, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_batches_of_equal_numbers_without_eps(dtype: torch.dtype) -> None:
+    """Their deviation is 0, and so is its inverse on the CPU: wherever the numbers lie."""
+    x = torch.tensor([[1.0, 2.0, 3.0]] * 4 + [[1.0, 2.0, 5.0]], dtype=dtype)
+
+    def compute(x: Tensor, w: Tensor) -> list[Tensor]:
+        layouts = [x, torch.stack((x, x), -1)[..., 0], x.t().contiguous().t(), x[:, :, None]]
+        return [aten.native_batch_norm(y, w, w, None, None, True, 0.1, 0.0)[0] for y in layouts]
+
+    same_by_plans(compute, x, torch.tensor([1.0, 2.0, -1.0], dtype=dtype), rtol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
 def test_gelu_of_infinity(approximate: str, dtype: torch.dtype) -> None:
