@@ -63,7 +63,7 @@ above_gradients(aten.affine_grid_generator_backward.default, affine_grid_backwar
 
 @composition(aten.im2col.default)
 def im2col(x: Tensor, kernel: Ints, dilation: Ints, padding: Ints, stride: Ints) -> Tensor:
-    """The windows of an image (N, C, H, W) or (C, H, W) as columns: (N, C * kernel, windows).
+    """The windows of an image (N, A, H, W) or (A, H, W) as columns: (N, A * kernel, windows).
     PyTorch's decomposition reads by indices that it computes, each of which would be checked."""
     given = (kernel, dilation, padding, stride)
     if x.dim() not in (3, 4) or any(len(n) != 2 for n in given) or 0 in x.shape:
