@@ -9,6 +9,7 @@ A kernel's loops are laid out in one of four ways:
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Mapping, Sequence
 
 from torch_tenon.compiler.loops.fission import scanned
@@ -27,6 +28,7 @@ from torch_tenon.compiler.loops.tree import (
 )
 from torch_tenon.compiler.schedule import Group, Member
 from torch_tenon.ir.index import Expr, Index, Symbol, product, strides, symbols
+from torch_tenon.ir.scalar import Scalar
 from torch_tenon.ir.scalar_ops import LONG_OPS, PLAIN_OPS
 from torch_tenon.ir.values import Buffer, size_hint
 
@@ -153,6 +155,7 @@ class Layout:
                 break
         return count
 
+    @functools.cached_property
     def _accesses(self) -> list[tuple[Mapping[Symbol, Index], int]]:
         """Strides of accesses in the loops over every element, each with how many elements it
         reads, or twice as many as it writes. One at a computed place counts with the loops that the
@@ -170,7 +173,7 @@ class Layout:
     def _best_lane(self, loops: Sequence[Symbol]) -> tuple[Symbol | None, int]:
         best: Symbol | None = None
         score = 0
-        accesses = self._accesses()
+        accesses = self._accesses
         for s in reversed(loops):
             votes = sum(w for steps, w in accesses if steps.get(s) == 1)
             if s.extent is not None and size_hint(s.extent) < FEW_LANES:
@@ -207,7 +210,7 @@ class Layout:
         if not plain or not short or size_hint(lane.extent or 0) >= FEW_LANES:
             return False
         votes = dict.fromkeys((lane, self.group.inner[-1]), 0)
-        for steps, w in self._accesses():
+        for steps, w in self._accesses:
             for s in votes:
                 votes[s] += w if steps.get(s) == 1 else 0
         return votes[lane] >= votes[self.group.inner[-1]]
@@ -289,7 +292,7 @@ class Layout:
         assert lane.extent is not None
         if size_hint(lane.extent) < 16:
             return None
-        for steps, _ in self._accesses():
+        for steps, _ in self._accesses:
             if steps.get(lane, 0) in (0, 1):
                 continue
             for s in self.group.outer:
@@ -302,7 +305,7 @@ class Layout:
         lane = self.group.inner[-1] if self.kind == "row" else lane
         if self.kind not in ("flat", "row") or lane is None or size_hint(lane.extent or 0) < SHORT:
             return None
-        accesses = self._accesses()
+        accesses = self._accesses
         votes = sum(w for steps, w in accesses if steps.get(lane) == 1)
         found = None
         for s in self.group.outer:
@@ -380,11 +383,21 @@ def _loops_of(e: Index, m: Member) -> set[Symbol]:
         if s.scalar is None:
             found |= {s} if s.extent is not None else set()
             continue
-        scalars = [s.scalar]
-        for x in scalars:
-            scalars += x.operands()
-            for t in (t for a in x.args if isinstance(a, Expr) for t in symbols(a)):
-                left += symbols(m.values[t]) if t in m.values else [t]
+        for t in _symbols_of(s.scalar):
+            left += symbols(m.values[t]) if t in m.values else [t]
+    return found
+
+
+def _symbols_of(scalar: Scalar) -> set[Symbol]:
+    """The symbols in all that a scalar is computed of."""
+    found: set[Symbol] = set()
+    left, seen = [scalar], {scalar}  # each once: a search is computed of what it has in many ways
+    while left:
+        x = left.pop()
+        found |= {t for e in x.args if isinstance(e, Expr) for t in symbols(e)}
+        new = set(x.operands()) - seen
+        seen |= new
+        left += new
     return found
 
 
@@ -401,10 +414,7 @@ def common_coordinate(group: Group, lane: Symbol) -> Symbol | None:
     if scatter.node.kind != "scatter":
         return None
     for s in sorted(symbols(scatter.index), key=lambda s: s.serial):
-        seen, left = set(), [s.scalar] if s.scalar is not None else []
-        for x in left:
-            seen |= {t for e in x.args if isinstance(e, Expr) for t in symbols(e)}
-            left += x.operands()
+        seen = set() if s.scalar is None else _symbols_of(s.scalar)
         if seen & set(group.inner) and lane not in seen:
             return s
     return None
