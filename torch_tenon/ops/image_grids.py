@@ -81,4 +81,6 @@ def im2col(x: Tensor, kernel: Ints, dilation: Ints, padding: Ints, stride: Ints)
     *lead, channels, down, across, _, _ = windows.shape
     inner = list(range(windows.dim() - 4))
     turned = windows.permute(*inner, -2, -1, -4, -3)
-    return turned.reshape(*lead, channels * kernel[0] * kernel[1], down * across)
+    # Where windows are views of the image, the result is one no more.
+    own = turned.clone(memory_format=torch.contiguous_format)
+    return own.view(*lead, channels * kernel[0] * kernel[1], down * across)

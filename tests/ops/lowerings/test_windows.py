@@ -36,6 +36,15 @@ def test_windows_of_images(name: str) -> None:
     same_gradients(lambda x: F.unfold(x.tanh(), **IMAGES[name]), x, rtol=1e-5, atol=1e-5)
 
 
+def test_columns_are_no_view_of_the_image() -> None:
+    """Where a window has one dimension, its elements lie in steps of the image's."""
+    x = torch.arange(3.0, device="tenon").view(1, 3, 1)
+    columns = compiled(lambda x: F.unfold(x, (2, 1)))(x)
+    x.zero_()
+    assert columns.cpu().tolist() == [[0, 1], [1, 2]]
+    assert columns.stride() == F.unfold(torch.zeros(1, 3, 1), (2, 1)).stride()
+
+
 def test_windows_of_images_of_other_sizes() -> None:
     same_at_sizes(lambda x: F.unfold(x, 3, padding=1, stride=2), lambda n: [randn(2, 3, n, n + 2)])
 
