@@ -319,7 +319,10 @@ class _Ops:
 
     def place(self, x: Scalar, size: Index) -> Expr:
         """An integer scalar as an index into `size` elements, of which it is one wherever anything
-        comes of it. Elsewhere the kernel goes on with the first, and nothing is raised."""
+        comes of it. Elsewhere the kernel goes on with the first, and nothing is raised. Raises
+        NoLoops for no elements, as there is no first."""
+        if isinstance(size, int) and size == 0:
+            raise NoLoops("an index into nothing")
         trace = current()
         within = trace.record("within", (self.to(x, torch.int64), size), torch.int64)
         return var(trace.symbol_of(within, size))

@@ -26,6 +26,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 import torch_tenon.ops.activations
 import torch_tenon.ops.antialiased
 import torch_tenon.ops.image_grids
+import torch_tenon.ops.image_windows
 import torch_tenon.ops.losses
 import torch_tenon.ops.membership
 import torch_tenon.ops.optimizer_steps

@@ -48,7 +48,6 @@ from torch_tenon.compiler.loops.tree import (
     used,
 )
 from torch_tenon.compiler.loops.unswitch import unswitch
-from torch_tenon.compiler.loops.weave import weave
 from torch_tenon.ir.index import Index, Symbol, var
 from torch_tenon.targets.c_family.layout import common_coordinate
 
@@ -120,47 +119,6 @@ def test_sums_are_split_in_blocks() -> None:
             buf1[i0] = acc[i0 - tile]
         """,
     )
-
-
-def test_few_iterations_are_woven_into_the_loops_inside() -> None:
-    tree, (rows, columns), _ = plain(lambda x, w: x * w, randn(6, 2), randn(6, 1))
-    prints(
-        weave(interchange(tree, [columns, rows]), columns, 100),
-        """
-        parallel i0 from 0 to 6:
-          t0: f32 = in0[2*i0]
-          t1: f32 = in0[2*i0 + 1]
-          t2: f32 = in1[i0]
-          t3: f32 = in1[i0]
-          t4: f32 = mul(t0, t2)
-          t5: f32 = mul(t1, t3)
-          buf2[2*i0] = t4
-          buf2[2*i0 + 1] = t5
-        """,
-    )
-
-
-def test_woven_columns_have_totals_of_their_own() -> None:
-    tree, (columns,), (rows,) = plain(lambda x: x.sum(0), randn(6, 2))
-    prints(
-        split_reductions(weave(tree, columns, 100), rows, 100, alone=True),
-        """
-        acc: f32 of sum
-        acc_1: f32 of sum
-        reduce j0 from 0 to 6:
-          t0: f32 = in0[2*j0]
-          t1: f32 = in0[2*j0 + 1]
-          acc sum= t0
-          acc_1 sum= t1
-        buf1[0] = acc
-        buf1[1] = acc_1
-        """,
-    )
-
-
-def test_a_loop_with_too_much_inside_is_not_woven() -> None:
-    tree, (_, columns), _ = plain(lambda x, w: x * w, randn(6, 2), randn(6, 1))
-    assert show(weave(tree, columns, 5)) == show(tree)
 
 
 def test_neighbours_load_once_what_they_share() -> None:

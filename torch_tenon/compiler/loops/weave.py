@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from torch_tenon.compiler.loops.copy import Copy, instead
-from torch_tenon.compiler.loops.tree import Declare, For, Statement, Tree, walk
+from torch_tenon.compiler.loops.tree import Declare, For, Let, Statement, Tree, walk
 from torch_tenon.ir.index import Symbol, symbols
 
 
@@ -21,7 +21,8 @@ def weave(tree: Tree, symbol: Symbol, most: int) -> Tree:
         inside = list(walk(loop.body))
         bounds = (e for s in inside if isinstance(s, For) for e in (*s.starts, *s.stops))
         fits = isinstance(symbol.extent, int) and symbol.extent * len(inside) <= most
-        return fits and all(symbol not in symbols(e) for e in bounds)
+        varying = {symbol, *(s.symbol for s in inside if isinstance(s, Let))}
+        return fits and all(varying.isdisjoint(symbols(e)) for e in bounds)
 
     return tree.replacing(is_woven, _woven)
 

@@ -329,6 +329,8 @@ class Layout:
     def _rows(self, kept: set[Buffer]) -> list[Buffer]:
         """Rows that only this kernel sees, and that a later pass reads, live on the stack."""
         length = product(s.extent for s in self.group.inner) * max(self.lanes, 1)
+        if self.few is not None and self.few.extent is not None:
+            length = length * self.few.extent  # each of them has a row of its own
         if self.kind not in ("row", "column") or not isinstance(length, int):
             return []
         later = (b for b in read_later(self.group) if b not in kept)
