@@ -278,7 +278,7 @@ bool check_memory(
     return false;
   const auto lies_within = [&](const SlotTensor& tensor) {
     return is_sound(tensor.layout) &&
-           static_cast<int64_t>(tensor.layout.nbytes) <= there->at(tensor.slot);
+           static_cast<int64_t>(tensor.layout.nbytes) <= (*there)[tensor.slot];
   };
   for (const auto& step : plan.steps) {
     const auto* call = std::get_if<CallStep>(&step.work);

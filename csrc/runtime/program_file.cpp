@@ -190,15 +190,12 @@ void ProgramFile::check_tensors() const {
   }
   for (auto& [tensor, weight] : self.state_list) {
     check_layout(tensor, "the state");
-    const auto count = static_cast<int64_t>(weight_list.size());
-    check_data(weight >= -1 && weight < count, "the state '{}' begins as no weight", tensor.name);
-    if (weight < 0)
-      continue;
-    const auto& first = weight_list[static_cast<size_t>(weight)].tensor.layout;
-    check_data(
-        first.dtype == tensor.layout.dtype && first.sizes == tensor.layout.sizes,
-        "the state '{}' begins as a weight of other sizes",
-        tensor.name);
+    bool begins = weight == -1;
+    if (static_cast<size_t>(weight) < weight_list.size()) {
+      const auto& first = weight_list[static_cast<size_t>(weight)].tensor.layout;
+      begins = first.dtype == tensor.layout.dtype && first.sizes == tensor.layout.sizes;
+    }
+    check_data(begins, "the state '{}' begins as no weight of its sizes", tensor.name);
   }
 }
 

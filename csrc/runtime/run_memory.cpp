@@ -11,8 +11,6 @@
 namespace tenon {
 namespace {
 
-constexpr size_t kCacheLine = 64;
-
 size_t rounded(size_t nbytes) {
   return (nbytes + kCacheLine - 1) / kCacheLine * kCacheLine;
 }
