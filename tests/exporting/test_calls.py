@@ -24,7 +24,7 @@ import torch_tenon
 from torch_tenon.cli import app
 from torch_tenon.compiler.backend import KernelFile
 from torch_tenon.compiler.wire.archive import Writer
-from torch_tenon.exporting.graphs import ExportError
+from torch_tenon.exporting.errors import ExportError
 from torch_tenon.exporting.program_file import ProgramFile
 from torch_tenon.runtime.library import ProgramError, library
 
@@ -301,6 +301,10 @@ def _(x: Tensor) -> Tensor:
     return torch.empty_like(x)
 
 
+def negated_if_any(x: Tensor) -> Tensor:
+    return -x if (x > 0).any() else x
+
+
 def branches(x: Tensor) -> Tensor:
     found: Tensor = torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
     return found
@@ -314,9 +318,15 @@ def times(x: Tensor) -> Any:
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        (torch.nonzero, r"aten\.nonzero\.default gives numbers that depend on data, .*forward"),
+        (torch.nonzero, r"aten\.nonzero\.default gives a tensor whose sizes depend on .*forward"),
+        (lambda x: x[x > 0] + 1, r"aten\.index\.Tensor gives a tensor whose sizes .*torch\.where"),
+        (
+            lambda x: torch.arange(int(x.sum())),
+            r"test_calls.py:\d+, `.*` needs a number of a tensor",
+        ),
+        (negated_if_any, r"test_calls.py:\d+, `return -x if .*` needs a number .*torch\.where"),
         (lambda x: x * x[0, 0].item(), r"aten\.item.*depend on data(.|\n)*give it as an argument"),
-        (lambda x: x.unique(), r"aten\._unique2.*depend on data"),
+        (lambda x: x.unique(), r"aten\._unique2.*sizes depend on data"),
         (torch.poisson, r"aten\.poisson\.default, .*: it draws random numbers"),
         (twice, r"tests_calls\.twice.*no op of PyTorch's own"),
         (branches, "cond runs parts of the model, and a program has no branches"),

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 import torch_tenon
-from torch_tenon.exporting.graphs import ExportError
+from torch_tenon.exporting.errors import ExportError
 from torch_tenon.runtime.library import ProgramError
 
 

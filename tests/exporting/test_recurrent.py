@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 import torch_tenon
-from torch_tenon.exporting.graphs import ExportError
+from torch_tenon.exporting.errors import ExportError
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 import torch_tenon
-from torch_tenon.exporting.graphs import ExportError
+from torch_tenon.exporting.errors import ExportError
 from torch_tenon.ops.standalone import STANDALONE
 
 MODES = ("bilinear", "bicubic")

@@ -14,7 +14,7 @@ from against_cpu import assert_same
 from torch import Tensor, nn
 
 import torch_tenon
-from torch_tenon.exporting.graphs import ExportError
+from torch_tenon.exporting.errors import ExportError
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 

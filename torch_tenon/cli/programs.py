@@ -55,8 +55,8 @@ def export(
 
     from torch import nn
 
+    from torch_tenon.exporting.errors import ExportError
     from torch_tenon.exporting.export import export as write
-    from torch_tenon.exporting.graphs import ExportError
     from torch_tenon.targets.target import TargetError
 
     sys.path.insert(0, str(Path(file).resolve().parent))  # as Python has it for a script

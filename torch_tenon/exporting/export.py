@@ -22,7 +22,8 @@ from torch_tenon.compiler.backend import Backend
 from torch_tenon.compiler.plan import HOST
 from torch_tenon.exporting.assigned import assigned_buffers
 from torch_tenon.exporting.constants import fold_constants
-from torch_tenon.exporting.graphs import ExportError, prepare
+from torch_tenon.exporting.errors import ExportError, decisions_told
+from torch_tenon.exporting.graphs import prepare
 from torch_tenon.exporting.held import Graph, Held
 from torch_tenon.exporting.laid_out import LaidOut
 from torch_tenon.exporting.linear import lay_out_products
@@ -185,7 +186,7 @@ def _programs(
     examples, named = tree_map_only(
         torch.Tensor, _Examples(model), (tuple(args), dict(kwargs or {}))
     )
-    with torch.no_grad(), PackedSequences(by_hand), assigned_buffers(model):
+    with torch.no_grad(), PackedSequences(by_hand), assigned_buffers(model), decisions_told():
         program = torch.export.export(
             model, examples, named or None, dynamic_shapes=dynamic_shapes, strict=False
         )

@@ -24,7 +24,8 @@ from torch.utils._pytree import keystr, tree_flatten_with_path, tree_unflatten
 
 from torch_tenon.exporting import fourier, recurrent, resampled
 from torch_tenon.exporting.channels import NORM
-from torch_tenon.exporting.held import Given, Graph, Held, overlap, symbols_of, with_sizes_of_data
+from torch_tenon.exporting.errors import ExportError, depends_on_data
+from torch_tenon.exporting.held import Given, Graph, Held, overlap, symbols_of
 from torch_tenon.exporting.numbers import ITEMS, NoTensor, in_tensor
 from torch_tenon.frontends.nodes import memory_of
 from torch_tenon.ops.compositions import decompositions
@@ -44,10 +45,6 @@ _BY_HAND: tuple[tuple[Collection[Any], Callable[[], dict[Any, Any]]], ...] = (
     (fourier.FOURIER, fourier.compositions),
 )
 _WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
-
-
-class ExportError(RuntimeError):
-    """A model that cannot be exported: which part of it, why, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -250,9 +247,11 @@ def _keep_check(graph: Graph, check: Node, condition: Node) -> None:
                 truth = in_tensor(condition)
             except NoTensor as reason:
                 raise ExportError(
-                    f"{with_sizes_of_data(graph)}the model checks {condition.meta['val']}, "
-                    f"which a program cannot: {reason}; check a tensor instead "
-                    "(torch._assert_async)"
+                    depends_on_data(
+                        graph,
+                        f"the model checks {condition.meta['val']}, which a program cannot: "
+                        f"{reason}; check a tensor instead (torch._assert_async)",
+                    )
                 ) from None
         graph.module.graph.call_function(aten._assert_async.msg, (truth, text))
 

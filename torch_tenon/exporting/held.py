@@ -10,8 +10,6 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
-from torch.utils._pytree import tree_leaves
 
 
 @dataclass
@@ -119,19 +117,6 @@ def _bytes_in(memory: Tensor, x: Tensor, begin: int) -> Tensor:
     """The bytes of a tensor, where its first one is `memory[begin]`."""
     size = x.dtype.itemsize
     return memory.as_strided((*x.shape, size), (*(k * size for k in x.stride()), 1), begin)
-
-
-def with_sizes_of_data(graph: Graph) -> str:
-    """The first op that gives a size or a number which depends on data, in words; nothing where
-    there is none."""
-    for node in graph.module.graph.nodes:
-        values = tree_leaves(node.meta.get("val"))
-        numbers = [n for v in values for n in (v.shape if isinstance(v, Tensor) else [v])]
-        symbolic = [n for n in numbers if isinstance(n, torch.SymInt | torch.SymFloat)]
-        if any(free_unbacked_symbols(n) for n in symbolic):
-            where = place_of(graph, str(node.target).split(".")[1])
-            return f"{node.target} gives numbers that depend on data{where}: "
-    return ""
 
 
 def place_of(graph: Graph, op: str) -> str:

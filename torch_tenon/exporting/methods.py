@@ -16,8 +16,9 @@ from torch.utils._sympy.functions import ToFloat
 from torch_tenon.compiler.backend import Backend
 from torch_tenon.compiler.plan import Plan
 from torch_tenon.exporting.channels import convolve_by_channel
-from torch_tenon.exporting.graphs import ExportError, Result
-from torch_tenon.exporting.held import Given, Graph, Held, fixed_of, place_of, with_sizes_of_data
+from torch_tenon.exporting.errors import ExportError, depends_on_data
+from torch_tenon.exporting.graphs import Result
+from torch_tenon.exporting.held import Given, Graph, Held, fixed_of, place_of
 from torch_tenon.exporting.laid_out import LaidOut
 from torch_tenon.frontends.graph import BuiltGraph, Output, build
 from torch_tenon.frontends.sizes import SizeSource
@@ -156,7 +157,7 @@ def build_method(
             built = build(graph.module, standalone=True)
         plan = Plan(built.program, backend)
     except NotImplementedError as error:
-        raise ExportError(f"{name}: {with_sizes_of_data(graph)}{error}") from error
+        raise ExportError(f"{name}: {depends_on_data(graph, str(error))}") from error
     if built.program.random is not None:
         drawn = dict.fromkeys(n.target for n in graph.module.graph.nodes if draws_numbers(n.target))
         lines = [f"  {op}{place_of(graph, str(op).split('.')[1])}" for op in drawn]

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
-from torch_tenon.exporting.graphs import ExportError
+from torch_tenon.exporting.errors import ExportError
 from torch_tenon.exporting.recurrent import GRU, LSTM, RELU, TANH, packed_layers, padded_layers
 
 _OPS = torch._C._VariableFunctions

@@ -19,7 +19,7 @@ import torch
 from torch_tenon import _C
 from torch_tenon.compiler.backend import KernelFile, PackedCode, PackedKernel
 from torch_tenon.compiler.wire.archive import WireError, Writer
-from torch_tenon.exporting.graphs import ExportError
+from torch_tenon.exporting.errors import ExportError
 from torch_tenon.exporting.methods import Method, TensorSpec
 from torch_tenon.exporting.weight_file import weights_apart
 from torch_tenon.exporting.weights import LINE, Shared

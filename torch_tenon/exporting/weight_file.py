@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from torch_tenon.exporting.graphs import ExportError
+from torch_tenon.exporting.errors import ExportError
 from torch_tenon.exporting.weights import Shared
 
 

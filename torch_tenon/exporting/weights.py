@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from torch_tenon.exporting.graphs import ExportError
+from torch_tenon.exporting.errors import ExportError
 from torch_tenon.exporting.held import Held, length_of, overlap
 
 LINE = 64  # bytes that a weight's place is a multiple of
