@@ -65,10 +65,6 @@ class HostRun final : public RunHost {
 
 class HostRunner final : public ProgramRunner {
  public:
-  ~HostRunner() override {
-    run_memory_.give_back(state_memory_);
-  }
-
   void put(const ProgramFile& file) override {
     file_ = &file;
     weights_ = std::vector<const void*>(file.weight_list.size());
@@ -77,17 +73,9 @@ class HostRunner final : public ProgramRunner {
       const auto& weight = file.weight_list[k];
       weights_[k] = aligned(file.bytes_of(weight), weight.tensor.layout.dtype);
     }
-    // All of it together: large pages are few, and new ones are 0.
-    size_t nbytes = 0;
-    for (const auto& [tensor, weight] : file.state_list) {
-      nbytes += in_lines(tensor.layout.nbytes);
-      check_data(nbytes <= kMostTensorBytes, "{} '{}' is too large", "the state", tensor.name);
-    }
-    state_memory_ = run_memory_.take(nbytes);
-    auto* next = static_cast<char*>(state_memory_.start);
     for (size_t k = 0; k < state_.size(); ++k) {
-      state_[k] = next;
-      next += in_lines(file.state_list[k].tensor.layout.nbytes);
+      memory_.push_back(memory_of_zeros(file.state_list[k].tensor.layout.nbytes));
+      state_[k] = memory_.back().get();
     }
     reset();
   }
@@ -95,12 +83,14 @@ class HostRunner final : public ProgramRunner {
   void reset() override {
     for (size_t k = 0; k < state_.size(); ++k) {
       const auto& [tensor, weight] = file_->state_list[k];
+      if (tensor.layout.nbytes == 0)
+        continue;
       if (weight >= 0)
         std::memcpy(state_[k], weights_[static_cast<size_t>(weight)], tensor.layout.nbytes);
-      else if (!is_new_)
+      else if (!state_is_new_)
         std::memset(state_[k], 0, tensor.layout.nbytes);
     }
-    is_new_ = false;
+    state_is_new_ = false;
   }
 
   void run(
@@ -140,10 +130,6 @@ class HostRunner final : public ProgramRunner {
   }
 
  private:
-  // In whole lines of a cache, one at least.
-  static size_t in_lines(size_t nbytes) {
-    return (nbytes + kCacheLine) / kCacheLine * kCacheLine;
-  }
   // In a file of somebody else's a weight may lie where its elements are not aligned.
   const void* aligned(std::string_view bytes, DType dtype) {
     if (is_aligned(bytes.data(), dtype))
@@ -160,10 +146,9 @@ class HostRunner final : public ProgramRunner {
   const std::unique_ptr<Queue> queue_ = host_queue();
   std::vector<const void*> weights_;
   std::vector<void*> state_;
-  std::vector<std::shared_ptr<void>> memory_;  // of weights that were not aligned
+  std::vector<std::shared_ptr<void>> memory_;  // of the state, and of weights that were not aligned
+  bool state_is_new_ = true;                   // nothing was written there
   RunMemory run_memory_;
-  RunMemory::Piece state_memory_;
-  bool is_new_ = true;  // the state's memory, which is 0 then
 };
 
 }  // namespace

@@ -11,6 +11,8 @@
 namespace tenon {
 namespace {
 
+constexpr size_t kCacheLine = 64;
+
 size_t rounded(size_t nbytes) {
   return (nbytes + kCacheLine - 1) / kCacheLine * kCacheLine;
 }
@@ -85,6 +87,15 @@ void* make_memory(size_t nbytes) {
 
 std::shared_ptr<void> aligned_memory(size_t nbytes) {
   return {make_memory(nbytes), static_cast<void (*)(void*)>(&std::free)};
+}
+
+std::shared_ptr<void> memory_of_zeros(size_t nbytes) {
+  std::shared_ptr<void> made(
+      std::calloc(1, nbytes + kCacheLine), static_cast<void (*)(void*)>(&std::free));
+  if (made == nullptr)
+    fail(ErrorKind::out_of_memory, "the host has no {} bytes left", nbytes);
+  auto* const line = reinterpret_cast<void*>(rounded(reinterpret_cast<uintptr_t>(made.get())));
+  return {std::move(made), line};
 }
 
 bool is_aligned(const void* address, DType dtype) {

@@ -14,11 +14,11 @@ struct Placement {
 };
 Placement place_blocks(const PlanData& plan);
 
-constexpr size_t kCacheLine = 64;
-
 // Memory that begins a cache line, for `std::free`. Raises where there is no more.
 void* make_memory(size_t nbytes);
 std::shared_ptr<void> aligned_memory(size_t nbytes);
+// The same with every byte 0. A page that nobody writes costs nothing.
+std::shared_ptr<void> memory_of_zeros(size_t nbytes);
 // Whether elements of that dtype may lie there.
 bool is_aligned(const void* address, DType dtype);
 
@@ -35,7 +35,7 @@ class RunMemory {
     void* start = nullptr;
     size_t nbytes = 0;
   };
-  // At least so many bytes, which are 0 if none was given back. Raises where there is no more.
+  // At least so many bytes. Raises where there is no more.
   Piece take(size_t nbytes);
   void give_back(Piece piece);
 

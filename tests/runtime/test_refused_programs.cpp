@@ -119,10 +119,6 @@ TEST(parts_of_a_program_that_do_not_fit_are_refused) {
   refused("begins as no weight", [](D& d) { d.states[0].weight = 2; });
   refused("no weight of its sizes", [](D& d) { d.states[0].weight = 1; });
   refused("is too large", [](D& d) { d.states[0].sizes = {INT64_MAX, 4, 4}; });
-  refused("is too large", [](D& d) {
-    const std::vector<int64_t> most = {(int64_t{1} << 44) - 1};
-    d.states.insert(d.states.end(), 2, {"much", most});
-  });
   refused("is no tensor", [](D& d) { d.states[0].sizes = {-1}; });
   refused("blocks of weights", [](D& d) { d.block = 60; });
   refused("no input has the size", [](D& d) { d.methods[0].symbols.push_back({"s"}); });
