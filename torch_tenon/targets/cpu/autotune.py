@@ -30,7 +30,9 @@ log = logging.getLogger("torch_tenon.code")
 
 FOLDER = Path(__file__).parent / "templates"
 INTERFACE = (FOLDER / "matmul.h").read_text()
-DRIVER = INTERFACE + "".join((FOLDER / name).read_text() for name in ("blocks.c", "matmul.c"))
+DRIVER = INTERFACE + "".join(
+    (FOLDER / name).read_text() for name in ("blocks.c", "places.c", "matmul.c")
+)
 
 WAYS = ("pytorch", "onednn", "generated")  # in the order of MatmulRoute
 ROUNDS = 9

@@ -102,6 +102,8 @@ typedef void (*block_t)(const float *, int64_t, int64_t, const float *, int64_t,
 static const block_t packed_blocks[] = {EACH(PACKED)};
 static const block_t strided_blocks[] = {EACH(STRIDED)};
 
+static inline int64_t smaller(int64_t x, int64_t y) { return x < y ? x : y; }
+
 static inline float element(const void *x, int64_t i, int64_t dtype) {
   if (dtype == 0) return ((const float *)x)[i];
   return dtype == 1 ? from_bf16(((const uint16_t *)x)[i]) : from_f16(((const uint16_t *)x)[i]);

@@ -23,8 +23,6 @@ static float *room(int64_t floats) {
   return memory;
 }
 
-static inline int64_t smaller(int64_t x, int64_t y) { return x < y ? x : y; }
-
 /* A finished piece: converted where the product is not float32, and handed to the epilogue. */
 static void finish(const tenon_matmul_t *p, const float *sums, int64_t step, float *narrow,
                    const int64_t *box) {
@@ -138,41 +136,6 @@ static void rectangle(const tenon_matmul_t *p, int64_t number, int64_t r0, int64
   }
 }
 
-/* Rows of one product of an image's windows with panels: places `at` to `at` + count of a row of places.
- * Nothing is packed: each row of the kernel is a run of a place's row of A, or each of its elements
- * is, where the image ends or they are no neighbours in memory. */
-static void place_block(const tenon_places_t *w, const float *image, const int64_t *at, int64_t count,
-                        const float *panel, float *c, int64_t step, int64_t columns) {
-  const int64_t top = at[0] * w->stride[0] - w->padding[0], down = w->dilation[0];
-  const int64_t left = at[1] * w->stride[1] - w->padding[1], across = w->stride[1];
-  const int64_t wide = w->kernel[1], apart = w->dilation[1], end = w->size[1];
-  int64_t first_row = 0, last_row = w->kernel[0]; /* of the kernel's rows that meet the image */
-  while (first_row < last_row && top + first_row * down < 0) ++first_row;
-  while (first_row < last_row && top + (last_row - 1) * down >= w->size[0]) --last_row;
-  const int inside = left >= 0 && left + (count - 1) * across + (wide - 1) * apart < end;
-  const int64_t depth = wide * w->channels;
-  panel += first_row * depth * TENON_PANEL;
-  image += (top + first_row * down) * w->step[0];
-  if (first_row < last_row && inside && (wide == 1 || apart * w->step[1] == w->channels)) {
-    strided_blocks[count - 1](image + left * w->step[1], across * w->step[1], 1, panel, TENON_PANEL,
-                              depth, last_row - first_row, down * w->step[0] - depth, c, step,
-                              columns, 1);
-    return;
-  }
-  for (int64_t i = 0; i < count; ++i)
-    for (int64_t j = 0; j < columns; ++j) c[i * step + j] = 0;
-  for (int64_t y = first_row; y < last_row; ++y, image += down * w->step[0])
-    for (int64_t x = 0; x < wide; ++x, panel += w->channels * TENON_PANEL) {
-      const int64_t begin = left + x * apart;
-      const int64_t from = begin < 0 ? (across - 1 - begin) / across : 0;
-      const int64_t to = begin < end ? smaller(count, (end - 1 - begin) / across + 1) : 0;
-      if (from < to)
-        strided_blocks[to - from - 1](image + (begin + from * across) * w->step[1],
-                                      across * w->step[1], 1, panel, TENON_PANEL, w->channels, 1, 0,
-                                      c + from * step, step, columns, 0);
-    }
-}
-
 /* Rows r0 to r1 and columns c0 to c1 of a product with windows of an image, on this thread. A piece
  * for the epilogue is as wide as weights of so many columns stay in the L2 cache, since a long row of
  * it costs less than several short ones. It has so few rows that it stays in the L1 cache. */
@@ -181,40 +144,25 @@ static void places(const tenon_matmul_t *p, int64_t number, int64_t r0, int64_t 
   const tenon_places_t *w = p->places;
   const float *image = (const float *)p->a + number * p->a_strides[0];
   const int into = p->c != NULL && (p->kept || p->epilogue == NULL);
-  const int64_t across = w->places[1], whole = (c1 - c0 + COLUMNS - 1) / COLUMNS * COLUMNS;
+  const int64_t whole = (c1 - c0 + COLUMNS - 1) / COLUMNS * COLUMNS;
   const int64_t kept = OF_L2 / (p->k > 0 ? p->k : 1) / COLUMNS * COLUMNS;
   const int64_t most = kept < GROUP ? GROUP : smaller(kept, 4 * GROUP);
   const int64_t width = smaller(whole, most);
   const int64_t height = (PIECE / width / ROWS > 1 ? PIECE / width / ROWS : 1) * ROWS;
   const int64_t step = into ? p->c_strides[1] : width;
-  float *own = into ? NULL : room(height * width);
-  /* Of a kernel of one element without padding a place's row of A is one run, whatever place it is. */
-  const int one = w->kernel[0] * w->kernel[1] == 1 && w->padding[0] == 0 && w->padding[1] == 0;
-  const int64_t down = w->stride[0] * w->step[0], along = w->stride[1] * w->step[1];
+  const int64_t of_bands = floats_of_bands(w, height);
+  float *memory = room(of_bands + (into ? 0 : height * width)), *own = memory + of_bands;
+  band_t places;
+  begin_bands(&places, w, height, memory);
   for (int64_t g = c0; g < c1; g += width) {
     const int64_t end = smaller(g + width, c1);
     for (int64_t band = r0; band < r1; band += height) {
       const int64_t band_end = smaller(band + height, r1);
       float *sums = into ? (float *)p->c + number * p->c_strides[0] + band * step + g : own;
-      for (int64_t j = g; j < end; j += COLUMNS) {
-        const float *panel = in_panels(p, 0, j);
-        const int64_t columns = into ? smaller(COLUMNS, end - j) : COLUMNS;
-        int64_t at[2] = {band / across, band % across};
-        for (int64_t i = band; i < band_end; at[0]++, at[1] = 0) {
-          /* Blocks of equal height, or nearly: one of few rows costs as much as a full one. */
-          int64_t run = smaller(across - at[1], band_end - i);
-          for (int64_t blocks = (run + ROWS - 1) / ROWS; blocks > 0; --blocks) {
-            const int64_t some = (run + blocks - 1) / blocks;
-            float *c = sums + (i - band) * step + j - g;
-            if (one)
-              strided_blocks[some - 1](image + at[0] * down + at[1] * along, along, 1, panel,
-                                       TENON_PANEL, p->k, 1, 0, c, step, columns, 1);
-            else
-              place_block(w, image, at, some, panel, c, step, columns);
-            run -= some, i += some, at[1] += some;
-          }
-        }
-      }
+      find_band(&places, w, image, band, band_end - band);
+      for (int64_t j = g; j < end; j += COLUMNS)
+        multiply_band(&places, in_panels(p, 0, j), sums + j - g, step,
+                      into ? smaller(COLUMNS, end - j) : COLUMNS);
       if (p->epilogue != NULL) {
         const int64_t box[5] = {band, band_end, g, end, number};
         finish(p, sums, step, NULL, box);
