@@ -86,10 +86,10 @@ def softshrink(x: Tensor, limit: Any = 0.5) -> Tensor:
 
 @composition(aten.logsumexp.default)
 def logsumexp(x: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
-    """The logarithm of the sum of exponentials (any shape). That of nothing is the kernel's:
-    PyTorch's decomposition asks for the greatest, which nothing has."""
+    """The logarithm of the sum of exponentials (any shape). PyTorch's decomposition asks for the
+    greatest, which nothing has."""
     if any(isinstance(n, int) and n == 0 for n in x.shape):
-        return NotImplemented
+        return x.exp().sum(dim, keepdim).log()
     op = aten.logsumexp.default
     function = in_steps(op, _core_aten_decompositions_post_autograd()[op])
     found: Tensor = function(x, dim, keepdim)
