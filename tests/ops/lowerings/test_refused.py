@@ -55,6 +55,13 @@ def test_factors_of_sums(alpha: Any) -> None:
                 _refused_in_graphs(lambda x, op=op: op(x, x, alpha=alpha), x)
 
 
+@pytest.mark.parametrize("step", [0, -1])
+def test_steps_of_slices(step: int, caplog: pytest.LogCaptureFixture) -> None:
+    x = torch.ones(4, 3)
+    _refused_in_graphs(lambda x: torch.slice_scatter(x, x, 0, 1, step=step), x)
+    assert "failed" not in caplog.text
+
+
 @pytest.mark.parametrize("p", [-1, 0])
 def test_degrees_of_the_gamma_function(p: int) -> None:
     for x in (torch.rand(5) + 1, torch.arange(4), torch.rand(5).bfloat16()):

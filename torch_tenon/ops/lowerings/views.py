@@ -137,7 +137,10 @@ def select(b: Build, x: Value, dim: int, at: Index) -> Value:
 
 def slice_bounds(start: Any, end: Any, step: int, n: Index, length: Index) -> tuple[Index, Index]:
     """The first position of a slice of a dimension of `n`, and one that is not before its end.
-    Raises CannotLower where the first depends on run-time numbers in more than one way."""
+    Raises CannotLower where the first depends on run-time numbers in more than one way, and for a
+    step that the op refuses."""
+    if step < 1:
+        raise CannotLower("a step that is not positive")
     if end is None or (isinstance(end, int) and end >= 2**40):
         end = n
     last = from_front(end, n)
