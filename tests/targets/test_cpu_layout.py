@@ -27,6 +27,7 @@ SMALL = {
     "FAR": 2,
     "FISSION": 4,
     "WORTH_CUTTING": 2,
+    "WORTH_SWITCHING": 2,
     "SIDE_BY_SIDE": 2,
     "WORTH_SIDE_BY_SIDE": 1,
     "JAM": 2,

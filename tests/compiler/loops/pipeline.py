@@ -134,7 +134,8 @@ def fast(
             "cut_where_conditions_change",
             lambda t: cut_where_conditions_change(t, 9, is_innermost),
         )
-        yield "unswitch", lambda t: unswitch(t, is_for_either)
+        most = rng.choice([20, 1000])
+        yield "unswitch", lambda t: unswitch(t, is_for_either, most)
     room = rng.choice([128, 200, 1000])
     yield "stage", lambda t: staged(t, room)
     yield "double_buffer", double_buffer

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +39,7 @@ from torch_tenon.compiler.loops.tree import (
     Constant,
     For,
     Let,
+    Load,
     Node,
     Operand,
     Tree,
@@ -46,6 +49,7 @@ from torch_tenon.compiler.loops.tree import (
     operands,
     read,
     used,
+    walk,
 )
 from torch_tenon.compiler.loops.unswitch import unswitch
 from torch_tenon.ir.index import Index, Symbol, var
@@ -253,7 +257,7 @@ def test_a_loop_is_cut_where_a_condition_changes() -> None:
 def test_a_loop_is_made_for_either_answer_of_a_condition() -> None:
     tree, _, _ = plain(lambda x: F.pad(x, (0, 0, 1, 1)), randn(5, 4))
     prints(
-        unswitch(place_values(tree), is_innermost),
+        unswitch(place_values(tree), is_innermost, 100),
         """
         parallel i0 from 0 to 7:
           t0: i64 = index(i0 - 1)
@@ -275,10 +279,25 @@ def test_a_loop_is_made_for_either_answer_of_a_condition() -> None:
     )
 
 
+def test_a_loop_is_made_for_either_answer_of_several_conditions() -> None:
+    tree, _, _ = plain(lambda x: F.avg_pool2d(x, (3, 1), 1, (1, 0)), randn(1, 1, 5, 40))
+    placed = place_values(tree)
+
+    def loops(most: int) -> list[For]:
+        made = unswitch(placed, is_innermost, most)
+        return [s for s in walk(made.body) if isinstance(s, For) and is_innermost(s)]
+
+    assert len(loops(0)) == 2
+    assert len(loops(1000)) == 4
+    masks = [s.mask for s in loops(1000)[0].body if isinstance(s, Load)]
+    assert len(masks) == 3
+    assert all(isinstance(m, Let) and m.op in ("copy", "logical_and") for m in masks if m)
+
+
 def test_a_loop_without_conditions_of_outside_stays() -> None:
     tree, _, _ = plain(lambda x: F.pad(x, (1, 1)).exp(), randn(5, 4))
     placed = place_values(tree)
-    assert show(unswitch(placed, is_innermost)) == show(placed)
+    assert show(unswitch(placed, is_innermost, 100)) == show(placed)
 
 
 def test_where_comparisons_change() -> None:
@@ -293,10 +312,23 @@ def test_where_comparisons_change() -> None:
         later = Let("index", (var(s) + var(around) * 8 + 5,), torch.int64)
         by_bound = Let(op, (later, bound), torch.bool)
         assert change_of(by_bound, loop) == Change(var(around) + at - 75, first)
-        for other in (var(s) * 2, var(s) + var(made)):
+        for other in (var(s) * -2, var(s) * var(around), var(s) + var(made)):
             across = Let("index", (other,), torch.int64)
             compared = Let(op, (across, Constant(75, torch.int64)), torch.bool)
             assert change_of(compared, loop) is None
+
+
+def test_where_comparisons_of_every_nth_place_change() -> None:
+    s = Symbol("i", 100)
+    loop = For(s, "lane", s, (0,), (100,), [])
+    compare = {"lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
+    for step, offset, bound in itertools.product((2, 3), (-4, 0, 5), range(40, 47)):
+        place = Let("index", (var(s) * step + offset,), torch.int64)
+        for op, holds in compare.items():
+            change = change_of(Let(op, (place, Constant(bound, torch.int64)), torch.bool), loop)
+            assert change is not None
+            for i in range(100):
+                assert holds(i * step + offset, bound) is (change.first is (i < change.at))
 
 
 def test_what_changes_before_the_loop_is_the_same_in_each_piece() -> None:

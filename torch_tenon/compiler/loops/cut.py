@@ -19,7 +19,7 @@ from torch_tenon.compiler.loops.tree import (
     Statement,
     Tree,
 )
-from torch_tenon.ir.index import Index, symbols, var
+from torch_tenon.ir.index import Index, floordiv, strides, symbols, var
 
 
 @dataclass(frozen=True)
@@ -103,11 +103,15 @@ def change_of(s: Let, loop: For) -> Change | None:
     if bound is None or left.dtype is not torch.int64:
         return None
     (e,) = left.args
-    offset = e - var(loop.symbol)  # type: ignore[operator]
+    step = (strides(e) or {}).get(loop.symbol, 1)  # type: ignore[arg-type]
+    if not isinstance(step, int) or step < 1:
+        return None
+    offset = e - var(loop.symbol) * step  # type: ignore[operator]
     inside = {loop.symbol, *(t.symbol for t in loop.body if isinstance(t, Let))}
     if (symbols(offset) | symbols(bound)) & inside:
         return None
-    return Change(bound - offset + (s.op in ("le", "gt")), s.op in ("lt", "le"))
+    at = bound - offset + (s.op in ("le", "gt"))
+    return Change(floordiv(at + (step - 1), step), s.op in ("lt", "le"))
 
 
 def _bound(right: Operand) -> Index | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
@@ -25,13 +26,14 @@ from torch_tenon.compiler.loops.tree import (
 )
 
 
-def unswitch(tree: Tree, chosen: Callable[[For], bool]) -> Tree:
+def unswitch(tree: Tree, chosen: Callable[[For], bool], most: int) -> Tree:
     """The chosen innermost loops, for either answer of the condition of outside that most of their
-    loads depend on; one without such loads stays."""
-    return tree.replacing(chosen, _either)
+    loads depend on, and again for the next one, where all copies of the loop are `most` statements
+    at most then; one without such loads stays."""
+    return tree.replacing(chosen, lambda loop: _either(loop, most))
 
 
-def _either(loop: For) -> list[Statement]:
+def _either(loop: For, most: int) -> list[Statement]:
     inside = set(loop.body)
     found = Counter(
         condition
@@ -43,11 +45,10 @@ def _either(loop: For) -> list[Statement]:
         return [loop]
     ((condition, _),) = found.most_common(1)
     other = Let("logical_not", (condition,), torch.bool)
-    return [
-        If(condition, [_with(loop, condition, True)]),
-        other,
-        If(other, [_with(loop, condition, False)]),
-    ]
+    copies: list[list[Any]] = [[_with(loop, condition, answer)] for answer in (True, False)]
+    if 4 * len(loop.body) <= most:
+        copies = [_either(copy, most // 2) for (copy,) in copies]
+    return [If(condition, copies[0]), other, If(other, copies[1])]
 
 
 def _conditions(mask: Operand, inside: set[Statement]) -> Iterator[Let]:

@@ -79,4 +79,4 @@ def _busy(tree: Tree, layout: Layout) -> Tree:
     if layout.fission:
         return fission(tree, LONG_OPS, layout.lanes, layout.in_pass)
     tree = cut_where_conditions_change(tree, decide.MOST_PIECES, decide.is_cut)
-    return unswitch(tree, decide.is_unswitched)
+    return unswitch(tree, decide.is_unswitched, decide.MOST_SWITCHED)

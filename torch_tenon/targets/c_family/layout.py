@@ -45,7 +45,11 @@ STACK_BYTES = 1 << 20  # of all rows that a kernel keeps there: a thread may hav
 CACHED = 1 << 18  # elements that a cache may hold between two kernels
 TRANSPOSED = (1, 2, 4, 8)  # bytes of the elements that kernel.h transposes tiles of
 MOST_PIECES = 8  # of a loop that is cut where it starts to compute something else
-WORTH_CUTTING = 64  # iterations from which it is
+WORTH_CUTTING = 16  # iterations from which it is
+MOST_CUT = 128  # statements of one that has fewer than `MANY` iterations
+MANY = 64  # iterations from which it is worth any code
+WORTH_SWITCHING = 8  # iterations from which a loop is made for either answer of a condition
+MOST_SWITCHED = 512  # statements of all its copies
 SIDE_BY_SIDE = 4  # pieces of a cached row that are added up side by side
 WORTH_SIDE_BY_SIDE = 64  # iterations of a piece from which it is
 JAM, JAM_LONG = 8, 2  # rows of a column that are added up in registers; of a long iteration
@@ -484,17 +488,23 @@ def is_drawn_before(loop: For) -> bool:
 
 
 def is_cut(loop: For) -> bool:
-    """Whether an innermost loop is cut where its conditions change: not a short one."""
-    extent = loop.axis.extent
-    return is_innermost(loop) and (extent is None or size_hint(extent) >= WORTH_CUTTING)
+    """Whether an innermost loop is cut where its conditions change: not a short one, nor one of few
+    iterations that would be much code."""
+    if not is_innermost(loop):
+        return False
+    hint = MANY if loop.axis.extent is None else size_hint(loop.axis.extent)
+    return hint >= MANY or (hint >= WORTH_CUTTING and len(loop.body) <= MOST_CUT)
 
 
 def is_unswitched(loop: For) -> bool:
     """Whether an innermost loop is made for either answer of a condition: not a short piece."""
-    starts = [e for e in loop.starts if isinstance(e, int)]
+    if loop.kind == "grid" or not is_innermost(loop):
+        return False
+    extent = loop.axis.extent
     stops = [e for e in loop.stops if isinstance(e, int)]
-    is_short = bool(starts) and bool(stops) and min(stops) - max(starts) < WORTH_CUTTING
-    return loop.kind != "grid" and is_cut(loop) and not is_short
+    stops += [] if extent is None else [size_hint(extent)]
+    start = max((e for e in loop.starts if isinstance(e, int)), default=0)
+    return not stops or min(stops) - start >= WORTH_SWITCHING
 
 
 def is_transposed(s: Load) -> bool:
