@@ -17,7 +17,7 @@ from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ir.values import Lazy, Position, Value, neutral, reshape
 from torch_tenon.ops.lowerings.indexing import filled, scatter_node
 from torch_tenon.ops.lowerings.pooling import LARGEST_WINDOW, with_border
-from torch_tenon.ops.lowerings.reductions import shared
+from torch_tenon.ops.lowerings.reductions import reduce, shared, typed
 from torch_tenon.ops.lowerings.table import (
     LOWERINGS,
     Build,
@@ -27,6 +27,8 @@ from torch_tenon.ops.lowerings.table import (
     of_fractions,
 )
 
+FEW_WINDOWS = 4  # that hold an element, and are added up in one body
+
 
 def _bounds(o: Index, n: Index, m: Index) -> tuple[Index, Index]:
     """Where output o of m over n elements begins and ends."""
@@ -34,9 +36,9 @@ def _bounds(o: Index, n: Index, m: Index) -> tuple[Index, Index]:
 
 
 def _widest(n: Sequence[Index], m: Sequence[Index]) -> list[Index]:
-    """The elements of the longest window by dimension, or one more."""
+    """The elements of the longest window by dimension; of run-time sizes maybe one more."""
     return [
-        -(-a // c) + (a % c != 0)
+        max(-(-(o + 1) * a // c) - o * a // c for o in range(c))
         if isinstance(a, int) and isinstance(c, int)
         else (a + c - 1) // c + 1
         for a, c in zip(n, m, strict=True)
@@ -56,22 +58,20 @@ def _static(sizes: Sequence[Index]) -> list[int]:
 
 
 def _average(rank: int) -> Callable[..., Value]:
+    """A dimension after the other, the last one at the end: what is added up before that is dense
+    in memory, and a sum along a dimension has few terms."""
+
     def lower(b: Build, x: Value, out: Sequence[Index]) -> Value:
         n, m = _known(b, x.sizes[-rank:]), _known(b, b.out.sizes[-rank:])
         x = shared(b, x)
         wide = TABLE[x.dtype].compute
-        widest = _widest(n, m)
-
-        def element(p: list[Index], r: list[Index]) -> Scalar:
-            inside = ops.constant(True, torch.bool)
-            at: list[Index] = []
-            for o, k, a, c in zip(p[-rank:], r, n, m, strict=True):
-                start, end = _bounds(o, a, c)
-                at.append(start + k)
-                inside = inside & ops.lt(ops.index(start + k), ops.index(end))
-            return ops.masked(inside, lambda: ops.to(x.load([*p[:-rank], *at]), wide), 0)
-
-        total = b.program.reduce(b.out.sizes, widest, element, "sum", wide)
+        if all(c == 1 for c in m):
+            d = range(len(x.sizes) - rank, len(x.sizes))
+            total: Value = reduce(b, x, d, "sum", True, typed(x, wide))
+        else:
+            total = x
+            for k in range(rank):
+                total = _sums_of_windows(b, total, len(x.sizes) - rank + k, n[k], m[k], wide)
 
         def divide(p: Position) -> Scalar:
             count: Index = 1
@@ -85,48 +85,90 @@ def _average(rank: int) -> Callable[..., Value]:
     return lower
 
 
+def _sums_of_windows(b: Build, x: Value, d: int, n: Index, m: Index, wide: torch.dtype) -> Value:
+    """x with the sums of m windows for the n elements along a dimension."""
+    if n == m:
+        return x
+    sizes = [m if k == d else size for k, size in enumerate(x.sizes)]
+    (longest,) = _widest([n], [m])
+
+    def element(p: Position, r: Position) -> Scalar:
+        start, end = _bounds(p[d], n, m)
+        place = [start + r[0] if k == d else i for k, i in enumerate(p)]
+        inside = ops.lt(ops.index(start + r[0]), ops.index(end))
+        return ops.masked(inside, lambda: ops.to(x.load(place), wide), 0)
+
+    return b.program.reduce(sizes, [longest], element, "sum", wide)
+
+
 def _average_backward(rank: int) -> Callable[..., Value]:
+    """The last dimension first, whose windows are still few then."""
+
     def lower(b: Build, g: Value, x: Value) -> Value:
         of_fractions(g, torch.complex64, torch.complex128)
         n, m = _static(x.sizes[-rank:]), _static(g.sizes[-rank:])
-        g = shared(b, g)
         wide = TABLE[g.dtype].compute
-        most = [-(-c // a) + 1 for a, c in zip(n, m, strict=True)]
 
-        def element(p: list[Index], r: list[Index]) -> Scalar:
-            # Of the outputs whose windows hold an element, the first is a division.
-            inside = ops.constant(True, torch.bool)
-            at: list[Index] = []
+        def share(p: Position) -> Scalar:
             count: Index = 1
-            for i, k, a, c in zip(p[-rank:], r, n, m, strict=True):
-                o = i * c // a + k
+            for o, a, c in zip(p[-rank:], n, m, strict=True):
                 start, end = _bounds(o, a, c)
-                at.append(o)
                 count = count * (end - start)
-                inside = inside & ops.lt(ops.index(o), c) & ops.le(ops.index(start), ops.index(i))
+            return ops.div(ops.to(g.load(p), wide), ops.to(ops.index(count), wide))
 
-            def share() -> Scalar:
-                value = ops.to(g.load([*p[:-rank], *at]), wide)
-                return ops.div(value, ops.to(ops.index(count), wide))
-
-            return ops.masked(inside, share, 0)
-
-        return cast(b.program.reduce(x.sizes, most, element, "sum", wide), x.dtype)
+        total: Value = Lazy(g.sizes, wide, share, (g,), 8)
+        for k in reversed(range(rank)):
+            total = _of_windows(b, total, len(g.sizes) - rank + k, n[k], m[k])
+        return cast(total, x.dtype)
 
     return lower
 
 
-Candidate = tuple[Callable[[], Scalar], Scalar, Scalar]
-# Values, their numbers in the plane and whether they are there; and the number of where it begins.
-Window = tuple[Sequence[Candidate], Scalar]
+def _of_windows(b: Build, x: Value, d: int, n: int, m: int) -> Value:
+    """For n elements along a dimension the sums of what x has for the windows, m of them, that an
+    element is in."""
+    if n == m:
+        return x
+    x = b.program.realise(x)
+    sizes = [n if k == d else size for k, size in enumerate(x.sizes)]
+
+    def element(p: Position, r: Position) -> Scalar:
+        # Of the windows that hold an element, the number of the first is a division.
+        o = p[d] * m // n + r[0]
+        place = [o if k == d else i for k, i in enumerate(p)]
+        if r[0] == 0:
+            return x.load(place)
+        start, _ = _bounds(o, n, m)
+        inside = ops.lt(ops.index(o), m) & ops.le(ops.index(start), ops.index(p[d]))
+        return ops.masked(inside, lambda: x.load(place), 0)
+
+    most = -(-m // n) + 1
+    if most > FEW_WINDOWS:
+        return b.program.reduce(sizes, [most], element, "sum", x.dtype)
+
+    def body(p: Position) -> Scalar:
+        return functools.reduce(ops.add, (element(p, [k]) for k in range(most)))
+
+    return Lazy(sizes, x.dtype, body, (x,), 4 * most)
+
+
+Candidate = tuple[Callable[[], Scalar], Index, Scalar]
+# Values, their numbers in the plane, counted from that of a base, and whether they are there; the
+# base; and the number of where it begins, counted likewise.
+Window = tuple[Sequence[Candidate], Index, Scalar]
 
 
 def _first_greatest(window: Window, dtype: torch.dtype) -> tuple[Scalar, Scalar]:
-    """The greatest of a window (a NaN counts as that) and its number; of one without any value
-    that is greater than the least there is, this and where the window begins."""
-    candidates, where = window
+    """The greatest of a window (a NaN counts as that) and its number in the plane; of one without
+    any value that is greater than the least there is, this and where the window begins."""
+    candidates, base, begin = window
+    # A choice between numbers as wide as the values is one of whole vectors.
+    is_short = all(isinstance(k, int) and k < 2**31 for _, k, _ in candidates)
+    whole = torch.int32 if is_short else torch.int64
     best = ops.constant(neutral("max", dtype), TABLE[dtype].compute)
-    for k, (value, number, there) in enumerate(candidates):
+    where = ops.to(begin, whole)
+    for k, (value, offset, there) in enumerate(candidates):
+        number = ops.constant(offset, whole) if isinstance(offset, int) else ops.index(offset)
         if k == 0 and _always(there):
             best, where = value(), number
             continue
@@ -136,7 +178,7 @@ def _first_greatest(window: Window, dtype: torch.dtype) -> tuple[Scalar, Scalar]
             better = better | ops.isnan(new)
         better = better & there
         best, where = ops.where(better, new, best), ops.where(better, number, where)
-    return best, where
+    return best, ops.add(ops.index(base), ops.to(where, torch.int64))
 
 
 def _always(x: Scalar) -> bool:
@@ -246,20 +288,33 @@ def _max(rank: int) -> Callable[..., list[Value]]:
                 there = there & ops.lt(ops.index(i), ops.index(n[d]))
             return i, there
 
+        def base(p: Position) -> Index:
+            """The number of a window's first place, be it before the input."""
+            return flat_index(
+                [o * s - q for o, s, q in zip(p[-rank:], stride, padding, strict=True)], n
+            )
+
         def first(d: int, o: Index) -> Scalar:
-            """The first place of window o that is not before the input."""
-            i = o * stride[d] - padding[d]
+            """The first place of window o that is not before the input, counted from its first."""
             if padding[d] <= 0:
-                return ops.index(i)
-            before = ops.maximum(ops.index(-i), 0)
+                return ops.constant(0, torch.int32)
+            before = ops.maximum(ops.to(ops.index(padding[d] - o * stride[d]), torch.int32), 0)
+            if dilation[d] == 1:
+                return before
             steps = ops.floor_div(ops.add(before, dilation[d] - 1), dilation[d])
-            return ops.add(ops.index(i), ops.mul(steps, dilation[d]))
+            return ops.mul(steps, dilation[d])
 
         def begin(p: Position) -> Scalar:
-            """The number of where a window begins."""
-            number = ops.constant(0, torch.int64)
-            for d, size in enumerate(n):
-                number = ops.add(ops.mul(number, ops.index(size)), first(d, p[len(p) - rank + d]))
+            """The number of where a window begins, counted from its base."""
+            if not any(padding):
+                return ops.constant(0, torch.int32)
+            places = [first(d, p[len(p) - rank + d]) for d in range(rank)]
+            if not all(isinstance(size, int) for size in n[1:]):
+                places = [ops.to(i, torch.int64) for i in places]
+            number = places[0]
+            for size, i in zip(n[1:], places[1:], strict=True):
+                wide = size if isinstance(size, int) else ops.index(size)
+                number = ops.add(ops.mul(number, wide), i)
             return number
 
         def windows(p: Position) -> Window:
@@ -269,11 +324,15 @@ def _max(rank: int) -> Callable[..., list[Value]]:
                 there = functools.reduce(ops.logical_and, [t for _, t in places])
                 where = [i for i, _ in places]
                 load = functools.partial(x.load, [*p[:-rank], *where])
-                found.append((load, ops.index(flat_index(where, n)), there))
-            return found, begin(p)
+                steps = [k * s for k, s in zip(offset, dilation, strict=True)]
+                found.append((load, flat_index(steps, n), there))
+            return found, base(p), begin(p)
+
+        def number(p: Position) -> Scalar:
+            return ops.add(ops.index(base(p)), ops.to(begin(p), torch.int64))
 
         if is_large:
-            return _pair_by_loops(b, x, rank, kernel, at, begin)
+            return _pair_by_loops(b, x, rank, kernel, at, number)
         pair = _pair(b, x, windows, 4 * math.prod(kernel))
         if any(padding) and not ceil_mode and b.program.has_dense_channels(x):
             # Choices between all channels and none are no vectors: the least there is lies around.
@@ -303,6 +362,7 @@ def _adaptive_max(rank: int) -> Callable[..., list[Value]]:
 
         def windows(p: Position) -> Window:
             found: list[Candidate] = []
+            base = flat_index([o * a // c for o, a, c in zip(p[-rank:], n, m, strict=True)], n)
             for offset in itertools.product(*map(range, widest)):
                 place: list[Index] = []
                 there = ops.constant(True, torch.bool)
@@ -312,8 +372,8 @@ def _adaptive_max(rank: int) -> Callable[..., list[Value]]:
                     if k:  # windows are not empty
                         there = there & ops.lt(ops.index(start + k), ops.index(end))
                 load = functools.partial(x.load, [*p[:-rank], *place])
-                found.append((load, ops.index(flat_index(place, n)), there))
-            return found, found[0][1]
+                found.append((load, flat_index(offset, n), there))
+            return found, base, ops.constant(0, torch.int32)
 
         return _pair(b, x, windows)
 
@@ -349,6 +409,7 @@ def _fractional(rank: int) -> Callable[..., list[Value]]:
 
         def windows(p: Position) -> Window:
             starts = [start(p, d) for d in range(rank)]
+            first = [ops.indirect(s, n[d], "index") for d, s in enumerate(starts)]
             found: list[Candidate] = []
             for offset in itertools.product(*map(range, kernel)):
                 at: list[Index] = [
@@ -358,8 +419,8 @@ def _fractional(rank: int) -> Callable[..., list[Value]]:
                 place = [*p[:-rank], *at]
                 yes = ops.constant(True, torch.bool)
                 load = functools.partial(x.load, place)
-                found.append((load, ops.index(flat_index(at, n)), yes))
-            return found, found[0][1]
+                found.append((load, flat_index(offset, n), yes))
+            return found, flat_index(first, n), ops.constant(0, torch.int32)
 
         return _pair(b, x, windows)
 
@@ -367,10 +428,11 @@ def _fractional(rank: int) -> Callable[..., list[Value]]:
 
 
 def _scattered(rank: int) -> Callable[..., Value]:
-    """The backward of a pooling op that took one element of each window."""
+    """The backward of a pooling op that took one element of each window. Which one is a choice of
+    vectors, and so has memory: to store at it is one element after the other."""
 
     def lower(b: Build, g: Value, x: Value, *args: Any) -> Value:
-        at: Value = args[-1]
+        at: Value = shared(b, args[-1])
         lead, plane = x.sizes[:-rank], product(x.sizes[-rank:])
         count = product(g.sizes[-rank:])
         flat_g, flat_at = reshape(g, (*lead, count)), reshape(at, (*lead, count))
@@ -415,6 +477,6 @@ for _rank in (2, 3):
     LOWERINGS[f"aten.fractional_max_pool{_rank}d"] = _fractional(_rank)
     LOWERINGS[f"aten.fractional_max_pool{_rank}d_backward"] = _scattered(_rank)
     LOWERINGS[f"aten.max_pool{_rank}d_with_indices"] = _max(_rank)
-LOWERINGS["aten.max_pool3d_with_indices_backward"] = _scattered(3)
+    LOWERINGS[f"aten.max_pool{_rank}d_with_indices_backward"] = _scattered(_rank)
 for _rank in (1, 2, 3):
     LOWERINGS[f"aten.replication_pad{_rank}d_backward"] = _replication_backward(_rank)
