@@ -327,6 +327,14 @@ class _Ops:
         within = trace.record("within", (self.to(x, torch.int64), size), torch.int64)
         return var(trace.symbol_of(within, size))
 
+    def sure_place(self, x: Scalar, size: Index) -> Index:
+        """An integer scalar that is an index into `size` elements wherever the loop comes."""
+        x = self.to(x, torch.int64)
+        if x.op == "constant":
+            found: int = x.args[1].value
+            return found
+        return var(current().symbol_of(x, size))
+
 
 def _float32(value: Any) -> float:
     """The nearest number of float32. A long whole one keeps a bit that says whether the bits after

@@ -82,23 +82,32 @@ def _bound(b: Build, row: Value, values: Value, sorter: Value | None, right: boo
         check_all(b, sorter, is_place, "torch.searchsorted(): sorter index out of range")
     row = b.program.realise(row)
 
+    whole = torch.int32 if length < 2**30 else torch.int64  # sums of two places
+
+    def element(lead: Position, at: Index) -> Scalar:
+        if sorter is not None:
+            at = ops.indirect(sorter.load([*lead, at]), length, "index")
+        return ops.to(row.load([*lead, at]), compute)
+
     def body(p: Position) -> Scalar:
         value = ops.to(values.load(p if values.sizes else ()), compute)
         lead = [] if len(row.sizes) == 1 else list(p[:-1])
-        low, high = ops.constant(0, torch.int64), ops.constant(length, torch.int64)
-        for _ in range(length.bit_length()):
+        low, high = ops.constant(0, whole), ops.constant(length, whole)
+        least = most = length  # elements between them
+        while least > 0:
             middle = ops.rshift(ops.add(low, high), 1)
-            active = ops.lt(low, high)
-
-            def element(middle: Scalar = middle) -> Scalar:
-                at = ops.place(middle, length)
-                if sorter is not None:
-                    at = ops.indirect(sorter.load([*lead, at]), length, "index")
-                return compare(ops.to(row.load([*lead, at]), compute), value)
-
-            beyond = ops.masked(active, element, False)
+            beyond = compare(element(lead, ops.sure_place(middle, length)), value)
             high = ops.where(beyond, middle, high)
-            low = ops.where(active & ~beyond, ops.add(middle, 1), low)
+            low = ops.where(beyond, low, ops.add(middle, 1))
+            least, most = (least - 1) // 2, most // 2
+        if most == 0:
+            return ops.to(low, b.out.dtype)
+        # Of a search that has met shorter halves there is nothing left.
+        middle = ops.rshift(ops.add(low, high), 1)
+        active = ops.lt(low, high)
+        last = lambda: compare(element(lead, ops.place(middle, length)), value)  # noqa: E731
+        beyond = ops.masked(active, last, True)
+        low = ops.where(beyond, low, ops.add(middle, 1))
         return ops.to(low, b.out.dtype)
 
     inputs = [v for v in (row, values, sorter) if v is not None]
