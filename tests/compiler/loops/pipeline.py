@@ -118,7 +118,8 @@ def fast(
         yield "split_reductions", lambda t: split_reductions(t, inner[-1], block, alone)
     if in_rows:
         width = rng.choice([WIDTH, 100])
-        yield "scans_apart", lambda t: scans_apart(t, width, is_innermost)
+        dear = rng.choice([lambda s: True, lambda s: isinstance(s, Accumulate)])
+        yield "scans_apart", lambda t: scans_apart(t, width, is_innermost, dear)
         yield "side_by_side", lambda t: side_by_side(t, 2, adds_up)
     else:
         yield "jam", lambda t: jam(t, lambda loop: 2 if adds_up_columns(loop) else 1)

@@ -19,7 +19,7 @@ from torch_tenon.compiler.loops.checks import collect_checks
 from torch_tenon.compiler.loops.copy import Copy, instead
 from torch_tenon.compiler.loops.cut import Change, change_of, cut_where_conditions_change
 from torch_tenon.compiler.loops.draws import draw_before
-from torch_tenon.compiler.loops.fission import fission, scans_apart
+from torch_tenon.compiler.loops.fission import fission
 from torch_tenon.compiler.loops.interchange import interchange, sink
 from torch_tenon.compiler.loops.jam import jam
 from torch_tenon.compiler.loops.lower import axes, lower, read_later
@@ -372,32 +372,6 @@ def test_a_long_iteration_becomes_several_loops() -> None:
             t5: f32 = tanh(t4)
             t6: f32 = mul(t5, t3)
             buf1[i0] = t6
-        """,
-    )
-
-
-def test_what_is_computed_of_a_running_value_is_a_loop_of_lanes() -> None:
-    tree, _, _ = plain(lambda x: (x * 2).cumsum(1).exp().amax(1), randn(5, 50))
-    prints(
-        scans_apart(tree, 8, is_innermost),
-        """
-        parallel i0 from 0 to 5:
-          acc: f64 of sum
-          acc_1: f32 of max
-          serial j0_tile from 0 to 50 by 8:
-            passed: f32[8]
-            serial j0 from j0_tile to min(j0_tile + 8, 50):
-              t0: f32 = in0[50*i0 + j0]
-              t1: f32 = mul(t0, 2.0)
-              t2: f64 = to(t1)
-              acc sum= t2
-              t3: f32 = copy(acc)
-              passed[j0 - j0_tile] = t3
-            lane j0 from j0_tile to min(j0_tile + 8, 50):
-              t4: f32 = copy(passed[j0 - j0_tile])
-              t5: f32 = exp(t4)
-              acc_1 max= t5
-          buf2[i0] = acc_1
         """,
     )
 

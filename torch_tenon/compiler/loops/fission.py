@@ -14,8 +14,10 @@ from torch_tenon.compiler.loops.tree import (
     VALUES,
     Accumulate,
     Array,
+    Check,
     Declare,
     For,
+    Kind,
     Let,
     Read,
     Statement,
@@ -38,25 +40,46 @@ def fission(tree: Tree, long: Collection[str], width: int, chosen: Callable[[For
     return tree.replacing(chosen, change)
 
 
-def scans_apart(tree: Tree, width: int, chosen: Callable[[For], bool]) -> Tree:
+def scans_apart(
+    tree: Tree, width: int, chosen: Callable[[For], bool], dear: Callable[[Statement], bool]
+) -> Tree:
     """The chosen innermost loops, which hold scans, `width` iterations at a time: a loop in order
-    with the scans, and one of lanes with all that does not go into them."""
+    with the scans, and before and behind it loops of lanes with all that does not need the order.
+    What goes into the scans has a loop of its own where some of it is dear, and so has the rest."""
 
     def change(loop: For) -> list[Statement]:
-        ordered = scanned(loop.body)
-        if not ordered:
+        if not scanned(loop.body):
             return [loop]
-        first = [s for s in loop.body if s in ordered]
-        rest = [s for s in loop.body if s not in ordered]
+        before, behind = around_scans(loop.body)
+        apart = [part if any(map(dear, part)) else [] for part in (before, behind)]
+        ordered = [s for s in loop.body if all(s not in part for part in apart)]
+        parts: list[tuple[Kind, list[Statement]]]
+        parts = [("lane", apart[0]), (loop.kind, ordered), ("lane", apart[1])]
+        made = [(kind, part) for kind, part in parts if part]
+        if len(made) == 1:
+            return [loop]
         extent = loop.axis.extent
         if isinstance(extent, int) and extent <= width:
-            return _in_loops(loop, [(loop, first), (loop.like(kind="lane"), rest)], width)
+            return _in_loops(loop, [(loop.like(kind=kind), part) for kind, part in made], width)
         tiles = Symbol(f"{loop.symbol.name}_tile", extent)
-        inside = loop.like(starts=(var(tiles),), stops=(var(tiles) + width, *loop.stops))
-        parts = [(inside, first), (inside.like(kind="lane"), rest)]
-        return [loop.like(symbol=tiles, step=width, body=_in_loops(inside, parts, width))]
+        tile = loop.like(starts=(var(tiles),), stops=(var(tiles) + width, *loop.stops))
+        loops = [(tile.like(kind=kind), part) for kind, part in made]
+        return [loop.like(symbol=tiles, step=width, body=_in_loops(tile, loops, width))]
 
     return tree.replacing(chosen, change)
+
+
+def around_scans(body: Sequence[Statement]) -> tuple[list[Statement], list[Statement]]:
+    """Of an innermost loop's statements those that go into its scans and need no running value, and
+    those that do not go into them. Where anything is checked nothing is before the scans."""
+    needed = scanned(body)
+    found: set[object] = {s.accumulator for s in body if isinstance(s, Accumulate) and s in needed}
+    for s in (s for s in body if s in needed):
+        if isinstance(s, Accumulate) or not found.isdisjoint(used(s)):
+            found |= {s, s.symbol} if isinstance(s, Let) and s.symbol is not None else {s}
+    checked = any(isinstance(s, Check) for s in needed)
+    before = [] if checked else [s for s in body if s in needed and s not in found]
+    return before, [s for s in body if s not in needed]
 
 
 def scanned(body: Sequence[Statement]) -> set[Statement]:

@@ -18,7 +18,7 @@ from torch_tenon.compiler.loops.side_by_side import side_by_side
 from torch_tenon.compiler.loops.split import split_reductions
 from torch_tenon.compiler.loops.tile import as_lanes, share_out, tile
 from torch_tenon.compiler.loops.transpose import transpose_tiles
-from torch_tenon.compiler.loops.tree import Tree
+from torch_tenon.compiler.loops.tree import Tree, is_innermost
 from torch_tenon.compiler.loops.unswitch import unswitch
 from torch_tenon.compiler.loops.weave import weave
 from torch_tenon.compiler.schedule import Group
@@ -72,7 +72,7 @@ def _busy(tree: Tree, layout: Layout) -> Tree:
     if layout.kind == "column" and not layout.runs_on:
         tree = jam(tree, decide.rows_at_once)
     elif layout.kind == "row":
-        tree = scans_apart(tree, decide.FISSION, decide.is_scan_apart)
+        tree = scans_apart(tree, decide.FISSION, is_innermost, decide.is_dear)
         tree = side_by_side(tree, decide.SIDE_BY_SIDE, layout.is_side_by_side)
     tree = collect_checks(tree, layout.in_pass)
     tree = draw_before(tree, decide.DRAWN, decide.is_drawn_before)

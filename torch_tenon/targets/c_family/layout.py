@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Mapping, Sequence
 
-from torch_tenon.compiler.loops.fission import scanned
 from torch_tenon.compiler.loops.lower import axes, read_later
 from torch_tenon.compiler.loops.neighbours import lanes_of, loads_together
 from torch_tenon.compiler.loops.numbers import Numbers
@@ -23,6 +22,8 @@ from torch_tenon.compiler.loops.tree import (
     For,
     Let,
     Load,
+    Statement,
+    Store,
     Tree,
     is_innermost,
 )
@@ -30,6 +31,7 @@ from torch_tenon.compiler.schedule import Group, Member
 from torch_tenon.ir.index import Expr, Index, Symbol, product, strides, symbols
 from torch_tenon.ir.scalar import Scalar
 from torch_tenon.ir.scalar_ops import LONG_OPS, PLAIN_OPS
+from torch_tenon.ir.sixteen_bits import ROUNDING
 from torch_tenon.ir.values import Buffer, size_hint
 
 BLOCK = 4096  # elements of a row added up in float32 before the total takes them
@@ -461,14 +463,12 @@ def is_short_reduction(loop: For) -> bool:
     return _only_reduces(loop.body)
 
 
-def is_scan_apart(loop: For) -> bool:
-    """Whether what is computed of a scan's running values is worth a loop of vectors: where it is
-    long, or reduced."""
-    if not is_innermost(loop):
-        return False
-    ordered = scanned(loop.body)
-    rest = [s for s in loop.body if s not in ordered]
-    return any(isinstance(s, Accumulate) or (isinstance(s, Let) and s.op in LONG_OPS) for s in rest)
+def is_dear(s: Statement) -> bool:
+    """Whether a statement before or behind a scan is worth a loop of vectors: where it takes long,
+    reduces, or converts 16-bit floats."""
+    if isinstance(s, Load | Store):
+        return s.memory.dtype in ROUNDING
+    return isinstance(s, Accumulate) or (isinstance(s, Let) and s.op in LONG_OPS)
 
 
 def _only_reduces(body: Collection[object]) -> bool:
