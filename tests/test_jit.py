@@ -2,6 +2,7 @@
 
 import io
 import warnings
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -129,6 +130,43 @@ def test_fork_and_devices() -> None:
         return torch.jit.wait(future) + y.to("cpu").to(x.device)
 
     same_on_both(lambda d: f(torch.linspace(0, 1, 5, device=d)), rtol=1e-6)
+
+
+@pytest.fixture
+def without_profiling() -> Iterator[None]:
+    """TorchScript's older executor, which libraries choose for inputs of many sizes."""
+    mode = torch._C._jit_set_profiling_mode(False)
+    executor = torch._C._jit_set_profiling_executor(False)
+    yield
+    torch._C._jit_set_profiling_executor(executor)
+    torch._C._jit_set_profiling_mode(mode)
+
+
+@pytest.mark.usefixtures("without_profiling")
+def test_pointwise_ops_without_the_profiling_executor() -> None:
+    @torch.jit.script
+    def gated(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.device]:
+        a, b = x.chunk(2, 1)
+        z = torch.tanh(a + y) * torch.sigmoid(b) + 1.0
+        if bool(z.sum() > 0):
+            z = torch.relu(z) * 2 + y
+        return z, z.device
+
+    def compute(device: torch.device) -> list:
+        results = []
+        for step in range(3):
+            x = torch.linspace(-1, 1, 24, device=device).view(6, 4) * (step + 1)
+            x.requires_grad_(step > 0)
+            z, made_on = gated(x, torch.ones(6, 2, device=device))
+            assert made_on == z.device
+            assert z.device.type == device.type
+            results.append(z.detach())
+            if step > 0:
+                z.square().sum().backward()
+                results.append(x.grad)
+        return results
+
+    same_on_both(compute, rtol=1e-5, atol=1e-6)
 
 
 def test_a_script_s_error_is_the_op_s() -> None:
