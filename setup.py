@@ -4,6 +4,7 @@ Everything else is in pyproject.toml, but for what depends on the PyTorch that i
 the distribution requires that release and no other, and its version names it.
 """
 
+import functools
 import hashlib
 import json
 import os
@@ -38,8 +39,6 @@ PINNED = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["torch-ten
 
 # The core, and the kernels that a target has of its own: one extension.
 SOURCES = ["csrc/**/*.cpp", "torch_tenon/targets/*/csrc/*.cpp"]
-# What takes longest to compile, so that no processor is left with it at the end.
-FIRST = (Path("torch_tenon"), Path("csrc/python"))
 
 # A target behind `include/tenon.h` is a library of its own, which is not linked with the core.
 LIBRARIES = ["torch_tenon/targets/*/native"]
@@ -54,10 +53,17 @@ IN_PLACE = os.environ.get("TORCH_TENON_BUILT_IN_PLACE") == "1"
 HEADER = "precompiled.h"
 WITHOUT_PYTORCH = Path("csrc/runtime")
 
-# Files of a folder are compiled together, so many lines at once: what they include of PyTorch takes
-# longer than they do. One that would reach those after it is compiled by itself.
+# Files are compiled together, so many lines at once: what they include of PyTorch takes longer than
+# they do. Those of one folder are, and those that read the same one of these sets of headers, each
+# of which takes a processor nine seconds. One that would reach those after it is the last.
 LINES_AT_ONCE = 1200
 REACHES_OTHERS = re.compile("^(#define|using namespace at)", re.MULTILINE)
+INCLUDES = re.compile('^#include ([<"])([^>"]+)', re.MULTILINE)
+SLOW_TO_READ = {
+    "python": ("pybind11/", "torch/csrc/utils/pybind.h", "torch/csrc/Exceptions.h"),
+    "distributed": ("torch/csrc/distributed/",),
+    "all_ops": ("ATen/ATen.h", "ATen/autocast_mode.h"),
+}
 
 
 def build_library(sources: Path, folder: Path) -> None:
@@ -130,31 +136,59 @@ def build_runtime(build: Path, folder: Path) -> None:
     copy.replace(result)  # a process that has the old one open keeps it
 
 
+@functools.cache
+def headers_of(path: Path) -> frozenset[str]:
+    """What a file includes of others' headers, by itself or through ours."""
+    found = set()
+    for kind, name in INCLUDES.findall(path.read_text()):
+        if kind == "<":
+            found.add(name)
+            continue
+        places = [path.parent, ROOT / "csrc" / "pytorch", ROOT / "csrc", ROOT / "include", ROOT]
+        ours = next((place / name for place in places if (place / name).exists()), None)
+        if ours is not None:
+            found |= headers_of(ours)
+    return frozenset(found)
+
+
+def room_of(path: Path) -> str:
+    """Which files this one is compiled with."""
+    for room, slow in SLOW_TO_READ.items():
+        if any(name.startswith(slow) for name in headers_of(ROOT / path)):
+            return room
+    return path.parent.as_posix()
+
+
 def together(sources: list[str], folder: Path) -> list[str]:
-    """Files that each include several of the sources, all of them from one folder."""
-    batches: list[list[Path]] = []
-    room = 0
-    for path in map(Path, sources):
-        text = (ROOT / path).read_text()
-        alone = REACHES_OTHERS.search(text) is not None
-        lines = text.count("\n")
-        if alone or lines > room or batches[-1][0].parent != path.parent:
-            batches.append([])
-            room = 0 if alone else LINES_AT_ONCE
-        batches[-1].append(path)
-        room -= lines
+    """Files that each include several of the sources."""
+    rooms: dict[str, list[Path]] = {}
+    reaches = {
+        path: REACHES_OTHERS.search((ROOT / path).read_text()) for path in map(Path, sources)
+    }
+    for path in sorted(reaches, key=lambda path: reaches[path] is not None):
+        rooms.setdefault(room_of(path), []).append(path)
     made = []
-    for batch in batches:
+    for room, paths in rooms.items():
+        batches: list[list[Path]] = []
+        left = 0
+        for path in paths:
+            lines = (ROOT / path).read_text().count("\n")
+            if lines > left:
+                batches.append([])
+                left = LINES_AT_ONCE
+            batches[-1].append(path)
+            left = 0 if reaches[path] else left - lines
         # They are compiled in the order of their names.
-        turn = "1" if any(map(batch[0].is_relative_to, FIRST)) else "2"
-        result = folder / turn / ("_".join(batch[0].with_suffix("").parts) + ".cpp")
-        result.parent.mkdir(parents=True, exist_ok=True)
-        head = [] if batch[0].is_relative_to(WITHOUT_PYTORCH) else [HEADER]
-        named = [*head, *((ROOT / path).as_posix() for path in batch)]
-        text = "".join(f'#include "{name}"\n' for name in named)
-        if not result.exists() or result.read_text() != text:
-            result.write_text(text)
-        made.append(os.path.relpath(result, ROOT))
+        turn = "1" if room in SLOW_TO_READ else "2"
+        for batch in batches:
+            result = folder / turn / ("_".join(batch[0].with_suffix("").parts) + ".cpp")
+            result.parent.mkdir(parents=True, exist_ok=True)
+            head = [] if batch[0].is_relative_to(WITHOUT_PYTORCH) else [HEADER]
+            named = [*head, *((ROOT / path).as_posix() for path in batch)]
+            text = "".join(f'#include "{name}"\n' for name in named)
+            if not result.exists() or result.read_text() != text:
+                result.write_text(text)
+            made.append(os.path.relpath(result, ROOT))
     return made
 
 

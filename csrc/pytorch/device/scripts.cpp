@@ -31,7 +31,7 @@ void each_value(jit::Block* block, const std::function<void(jit::Value*)>& visit
   }
 }
 
-void show_as_the_host_s(std::shared_ptr<jit::Graph>& graph) {
+void hide_device(std::shared_ptr<jit::Graph>& graph) {
   own_types.clear();
   if (jit::getProfilingMode()) {
     return;  // the fuser of the profiling executor leaves a device alone that it does not know
@@ -45,7 +45,7 @@ void show_as_the_host_s(std::shared_ptr<jit::Graph>& graph) {
   });
 }
 
-void show_as_the_device_s(std::shared_ptr<jit::Graph>& graph) {
+void restore_device(std::shared_ptr<jit::Graph>& graph) {
   if (own_types.empty()) {
     return;
   }
@@ -58,8 +58,8 @@ void show_as_the_device_s(std::shared_ptr<jit::Graph>& graph) {
   own_types.clear();
 }
 
-const jit::GraphPassNameType before_fusion = jit::registerPrePass(show_as_the_host_s);
-const jit::GraphPassNameType after_fusion = jit::registerPostPass(show_as_the_device_s);
+const jit::GraphPassNameType before_fusion = jit::registerPrePass(hide_device);
+const jit::GraphPassNameType after_fusion = jit::registerPostPass(restore_device);
 
 }  // namespace
 }  // namespace tenon
