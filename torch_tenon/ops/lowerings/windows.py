@@ -275,6 +275,8 @@ def _max(rank: int) -> Callable[..., list[Value]]:
         if is_large and not b.program.standalone:
             raise CannotLower("a large window")
         n, m = x.sizes[-rank:], b.out.sizes[-rank:]
+        plane = product(n)
+        whole = torch.int32 if isinstance(plane, int) and plane < 2**30 else torch.int64
         x = shared(b, x)
 
         def at(d: int, o: Index, k: Index) -> tuple[Index, Scalar]:
@@ -297,8 +299,8 @@ def _max(rank: int) -> Callable[..., list[Value]]:
         def first(d: int, o: Index) -> Scalar:
             """The first place of window o that is not before the input, counted from its first."""
             if padding[d] <= 0:
-                return ops.constant(0, torch.int32)
-            before = ops.maximum(ops.to(ops.index(padding[d] - o * stride[d]), torch.int32), 0)
+                return ops.constant(0, whole)
+            before = ops.maximum(ops.to(ops.index(padding[d] - o * stride[d]), whole), 0)
             if dilation[d] == 1:
                 return before
             steps = ops.floor_div(ops.add(before, dilation[d] - 1), dilation[d])
@@ -307,10 +309,8 @@ def _max(rank: int) -> Callable[..., list[Value]]:
         def begin(p: Position) -> Scalar:
             """The number of where a window begins, counted from its base."""
             if not any(padding):
-                return ops.constant(0, torch.int32)
+                return ops.constant(0, whole)
             places = [first(d, p[len(p) - rank + d]) for d in range(rank)]
-            if not all(isinstance(size, int) for size in n[1:]):
-                places = [ops.to(i, torch.int64) for i in places]
             number = places[0]
             for size, i in zip(n[1:], places[1:], strict=True):
                 wide = size if isinstance(size, int) else ops.index(size)
