@@ -268,3 +268,15 @@ def test_added_slices_are_complex_products(
 
     for _ in range(2):
         assert_same(compute("tenon"), compute("cpu"))
+
+
+@pytest.mark.parametrize("base", [0.0, 2.5])
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_complex_powers_of_a_base(base: float, dtype: torch.dtype) -> None:
+    """The CPU's kernel has NaN for 0 to the power of 0."""
+
+    def compute(device: str) -> torch.Tensor:
+        steps = torch.logspace(0, 1, 5, base, dtype=dtype, device=device)
+        return torch.view_as_real(steps)
+
+    assert_same(torch.compile(compute, backend="tenon")("tenon"), compute("cpu"))
