@@ -433,6 +433,13 @@ def _distances_of_fractions(d: Drawing) -> None:
     d.given["x2"] = d.tensor([d.size(16), d.shape[1]])
 
 
+@rule("_neg_view")
+def _negative(d: Drawing) -> None:
+    """Where no kernel negates, the CPU raises for whoever reads it, a copy to the host included."""
+    if d.dtype in ("bool", "uint16", "uint32", "uint64"):
+        d.dtype = "int32"
+
+
 @rule("renorm", 2, 4)
 def _renorm(d: Drawing) -> None:
     d.given["dim"] = d.dim()
