@@ -350,6 +350,16 @@ def test_gradients_of_views_are_broadcast(shape: tuple[int, ...]) -> None:
     torch.testing.assert_close([x.cpu() for x in got], want)
 
 
+@pytest.mark.parametrize("offset", [-(2**62), 2**62, 2**31])
+def test_a_gradient_of_a_diagonal_far_outside(offset: int) -> None:
+    def at_diagonal(g: torch.Tensor) -> torch.Tensor:
+        return torch.ops.aten.diagonal_backward(g, [3, 0, 4], offset, 0, 1)
+
+    g = torch.zeros(1, 0)
+    got = torch.compile(at_diagonal, backend="tenon")(g.to("tenon"))
+    torch.testing.assert_close(got.cpu(), at_diagonal(g))
+
+
 def test_truth_values_are_numbers_to_calls() -> None:
     """Of ops that no loops compute, in windows."""
     x, at = torch.zeros(3, dtype=torch.complex128), torch.tensor([1])

@@ -251,7 +251,8 @@ def select_backward(g: Tensor, sizes: Ints, dim: int, index: int) -> Tensor:
 @composition(aten.diagonal_backward.default)
 def diagonal_backward(g: Tensor, sizes: Ints, offset: int, dim1: int, dim2: int) -> Tensor:
     """Zeros of these sizes, with a gradient at a diagonal."""
-    if not _are_dimensions(sizes, dim1, dim2):
+    # A trace of `diagonal` overflows where the offset times a stride does.
+    if not _are_dimensions(sizes, dim1, dim2) or abs(offset) >= 2**31:
         return NotImplemented
     whole = g.new_zeros(sizes)
     part = whole.diagonal(offset, dim1, dim2)
