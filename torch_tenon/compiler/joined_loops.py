@@ -1,4 +1,4 @@
-"""Loops of a node that are joined, and loops of two nodes that are cut to agree.
+"""Loops of a node that are joined or cut, and loops of two nodes that are cut to agree.
 
 The scheduler aligns loops by the memory that they go through: by its steps, the strides of an index
 in each loop.
@@ -6,7 +6,10 @@ in each loop.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from torch_tenon.ir.index import (
+    Division,
     Expr,
     Index,
     Symbol,
@@ -23,11 +26,70 @@ from torch_tenon.ir.values import size_hint
 
 
 def simplify(node: Loop) -> Loop:
-    """The node with neighbouring loops joined where every index allows it (in place)."""
-    indices = [node.index, *(e for s in node.trace for e in s.args if isinstance(e, Expr))]
+    """The node with loops cut that its indices divide, and neighbouring loops joined where every
+    index allows it (in place)."""
+    indices = _indices(node)
+    if node.kind != "scatter" and any(strides(e) is None for e in indices):
+        node.outer = _cut(node, node.outer)
+        if node.kind == "reduce":
+            node.inner = _cut(node, node.inner)
+        indices = _indices(node)
     node.outer = _join(node, node.outer, indices)
     node.inner = _join(node, node.inner, indices)
     return node
+
+
+def _indices(node: Loop) -> list[Index]:
+    return [node.index, *(e for s in node.trace for e in s.args if isinstance(e, Expr))]
+
+
+def _cut(node: Loop, loops: list[Symbol]) -> list[Symbol]:
+    """`loops`, with two in the place of one whose variable the indices divide: rows of heads, say,
+    that are read as one dimension. A compiler makes vectors of the two, and not of a quotient."""
+    found: list[Symbol] = []
+    pending = list(loops)
+    while pending:
+        loop = pending.pop(0)
+        parts = _parts_of(node, loop)
+        if parts is None:
+            found.append(loop)
+        else:
+            pending[:0] = parts
+    return found
+
+
+def _parts_of(node: Loop, loop: Symbol) -> list[Symbol] | None:
+    """Two loops for one, in which no index divides what both count; the trace is rewritten."""
+    assert loop.extent is not None
+    indices = _indices(node)
+    divisors = {d for e in indices for d in _divisors(e, loop)}
+    for d in sorted(divisors, key=size_hint, reverse=True):
+        count = floordiv(loop.extent, d)
+        if count in (0, 1) or count * d != loop.extent:
+            continue
+        whole, rest = Symbol("j", count), Symbol("j", d)
+        values: dict[Symbol, Index] = {loop: var(whole) * d + var(rest)}
+        if not any(_divides_both(substitute(e, values), {whole, rest}) for e in indices):
+            rewrite(node, values)
+            return [whole, rest]
+    return None
+
+
+def _divisions(e: Index) -> Iterator[Division]:
+    if isinstance(e, Expr):
+        for atom in {a for monomial in e.terms for a in monomial if isinstance(a, Division)}:
+            yield atom
+            yield from _divisions(atom.numerator)
+            yield from _divisions(atom.divisor)
+
+
+def _divisors(e: Index, loop: Symbol) -> Iterator[Index]:
+    """What an index divides a loop's variable by."""
+    return (found.divisor for found in _divisions(e) if found.numerator == var(loop))
+
+
+def _divides_both(e: Index, loops: set[Symbol]) -> bool:
+    return any(loops <= symbols(found.numerator) for found in _divisions(e))
 
 
 def _join(node: Loop, loops: list[Symbol], indices: list[Index]) -> list[Symbol]:
