@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from tests.ops.lowerings.by_plan import same_by_plans
+from tests.ops.lowerings.by_plan import same_at_sizes, same_by_plans
 from torch_tenon.compiler.plan import Plan
 from torch_tenon.frontends.dynamo import compile_graph, decompositions
 from torch_tenon.frontends.graph import build
@@ -48,6 +48,43 @@ ONE_KERNEL = {
 @pytest.mark.parametrize("name", ONE_KERNEL)
 def test_one_kernel(name: str) -> None:
     assert len(kernels(ONE_KERNEL[name], torch.randn(128, 256))) == 1
+
+
+# Two dimensions that are read as one: what follows counts both.
+JOINED = {
+    "heads side by side": lambda x: x.transpose(0, 1).reshape(32, -1) * 2,
+    "places of an image as rows": lambda x: x.permute(1, 2, 0).reshape(-1, 16) + 1,
+    "pixels side by side": lambda x: torch.pixel_shuffle(x, 4).reshape(-1) + 1,
+    "pairs side by side": lambda x: torch.stack([x.exp(), x * 2], -1).flatten(-2) + 1,
+    "windows": lambda x: x.view(4, 4, 4, 8, 16).permute(0, 2, 4, 1, 3).reshape(-1, 32) * 2,
+    "a softmax of heads": lambda x: x.transpose(0, 1).reshape(32, -1).softmax(1),
+    "sums of heads": lambda x: x.transpose(0, 1).reshape(32, -1).sum(0),
+    "the norm of heads": lambda x: torch.nn.functional.layer_norm(
+        x.transpose(0, 1).reshape(32, -1), (256,)
+    ),
+    "running sums": lambda x: x.transpose(0, 1).reshape(-1, 16).cumsum(1),
+    "the greatest": lambda x: x.transpose(0, 1).reshape(32, -1).argmax(1),
+}
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_no_index_of_a_vector_is_a_quotient(name: str) -> None:
+    x = torch.randn(16, 32, 16)
+    for source in kernels(JOINED[name], x):
+        assert "%" not in source and " / (" not in source
+    same_by_plans(JOINED[name], x, rtol=1e-5, atol=1e-5)
+
+
+# Of windows, pixels and norms the function names the sizes.
+ANY_SIZE = [n for n in JOINED if n not in ("windows", "pixels side by side", "the norm of heads")]
+
+
+@pytest.mark.parametrize("name", ANY_SIZE)
+def test_dimensions_of_any_size_are_read_as_one(name: str) -> None:
+    def make(n: int) -> list[torch.Tensor]:
+        return [torch.randn(n, 32, 16)]
+
+    same_at_sizes(JOINED[name], make, rtol=1e-5, atol=1e-5)
 
 
 def test_what_crosses_the_rows_of_a_product_has_a_loop_of_its_own() -> None:
@@ -260,3 +297,16 @@ def test_a_scan_keeps_its_order_beside_a_reduction(name: str, shape: tuple[int, 
     x = torch.randn(shape)
     assert len(kernels(lambda x: compute(x, SCANS["sums"]), x)) == 1
     same_by_plans(compute, x, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [16, 600])
+def test_long_operations_before_the_lanes_of_few_columns(rows: int) -> None:
+    """What no lane changes stands before the lanes, in the loop over the columns."""
+
+    def compute(x: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+        y = row.expand(rows, 2, 2, 1)
+        return torch.cat([x * y[:, :1].sigmoid(), y[:, 1:].tanh() * x * y[:, :1].exp()], 1)
+
+    same_by_plans(
+        compute, torch.randn(rows, 1, 2, 1), torch.randn(1, 2, 2, 1), rtol=1e-5, atol=1e-6
+    )

@@ -77,6 +77,8 @@ def _busy(tree: Tree, layout: Layout) -> Tree:
     tree = collect_checks(tree, layout.in_pass)
     tree = draw_before(tree, decide.DRAWN, decide.is_drawn_before)
     if layout.fission:
-        return fission(tree, LONG_OPS, layout.lanes, layout.in_pass)
+        return fission(
+            tree, LONG_OPS, layout.lanes, lambda s: layout.in_pass(s) and is_innermost(s)
+        )
     tree = cut_where_conditions_change(tree, decide.MOST_PIECES, decide.is_cut)
     return unswitch(tree, decide.is_unswitched, decide.MOST_SWITCHED)
