@@ -21,6 +21,12 @@ OPS: dict[str, Op] = {
     "view, other dtype": lambda x, y, k: torch.as_strided((x + 1).view(torch.int32)[1:], *SIZES, k),
     "scatter": lambda x, y, k: aten.as_strided_scatter((x + 1)[1:], y, *SIZES, k) * 2,
     "scatter into what was given": lambda x, y, k: aten.as_strided_scatter(x[1:], y, *SIZES, k),
+    "scatter into rows that share memory": lambda x, y, k: aten.as_strided_scatter(
+        x[:1].expand(4, 3), y, *SIZES, k
+    ),
+    "scatter into columns that share memory": lambda x, y, k: aten.as_strided_scatter(
+        (x + 1)[:, :1].expand(4, 3), y, *SIZES, k
+    ),
     "copy of a scatter": lambda x, y, k: aten.as_strided_copy(
         aten.as_strided_scatter(x[1:], y, *SIZES, k), [3], [1], 0
     ),
@@ -32,7 +38,7 @@ OPS: dict[str, Op] = {
 @pytest.mark.parametrize("name", OPS)
 def test_in_graphs(name: str, offset: int | None, dynamic: bool | None) -> None:
     """The offset counts from the start of the storage, of which the tensor may be a part."""
-    x, y = torch.arange(12.0).view(4, 3), -torch.ones(2, 2)
+    x, y = torch.arange(12.0).view(4, 3), -torch.arange(1.0, 5.0).view(2, 2)
     torch._dynamo.reset()
     compiled = torch.compile(OPS[name], backend="tenon", dynamic=dynamic)
     got = compiled(x.to("tenon"), y.to("tenon"), offset)

@@ -348,6 +348,8 @@ def as_strided_scatter(
     if product(source.sizes) == 0:
         return x
     stored = b.program.realise(x)
+    if any(k == 0 and n != 1 for n, k in zip(stored.sizes, stored.layout.strides, strict=True)):
+        raise CannotLower("elements that share memory, which a copy of has apart")
     place, held = as_strided(b, stored, sizes, steps, offset), stored.layout
     assert isinstance(place, Stored)
     if not b.program.takes(stored):
