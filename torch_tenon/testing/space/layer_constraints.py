@@ -121,13 +121,23 @@ def _weight_norm(d: Drawing) -> None:
             d.given[name] = d.tensor(shape, None, moderate, expanded=[])
 
 
-@rule("native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training "
-      "_native_batch_norm_legit_functional _batch_norm_with_update_functional", 2, 4)  # fmt: skip
+_BATCH_NORMS = (
+    "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training "
+    "_native_batch_norm_legit_functional _batch_norm_with_update_functional "
+    "_batch_norm_with_update _batch_norm_no_update"
+)
+
+
+@rule(_BATCH_NORMS, 2, 4)
 def _batch_norm(d: Drawing) -> None:
+    """The CPU's kernels take what is there for a number of each channel."""
     d.given["input"] = d.tensor(d.shape)
     for name in ("weight", "bias", "running_mean", "running_var"):
         if name in names_of(d):
             d.given[name] = d.tensor(d.shape[1:2])
+
+
+UNCHECKED.update(_BATCH_NORMS.split())
 
 
 @rule("convolution _convolution", 3, 4)
