@@ -52,6 +52,8 @@ DRAWS, CHAOTIC = ("samples", "mlp"), ("sweep",)
 def measure(name: str, engine: str, cache: str) -> dict[str, Any]:
     """One run of a script. Raises RuntimeError where it fails."""
     env = {**os.environ, "TENON_CACHE_DIR": cache}
+    # PyTorch's modules are compiled when they are installed: so are ours.
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
     if engine in ("eager", "compile"):
         env["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
     kind = "tenon" if engine in ("cold", "second") else engine

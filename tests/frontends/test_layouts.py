@@ -142,6 +142,13 @@ LYING: dict[str, Op] = {
     "nonzero_static": lambda x, y: torch.nonzero_static(x, size=5),
     "interpolate": lambda x, y: F.interpolate(x, scale_factor=2.0),
     "interpolate, linear": lambda x, y: F.interpolate(x, scale_factor=2.0, mode="linear"),
+    "a copy of what is expanded": lambda x, y: aten._to_copy(y[:, :1].expand(4, 3)),
+    "binary_cross_entropy": lambda x, y: F.binary_cross_entropy(
+        x.sigmoid(), y.sigmoid().expand(2, 4, 3), reduction="none"
+    ),
+    "channel_shuffle": lambda x, y: aten.native_channel_shuffle(
+        x[..., None].expand(2, 4, 3, 3).contiguous(memory_format=torch.channels_last), 2
+    ),
     "batch_norm": lambda x, y: F.batch_norm(x, None, None, training=True),
     "batch_norm, in use": lambda x, y: F.batch_norm(x, y[:, 0], y[:, 1].abs() + 1),
 }
@@ -184,6 +191,25 @@ def test_images_lie_as_eager_code_has_them(dims: int, by_channel: bool, gradient
     for ours, theirs in zip(got, want, strict=True):
         assert ours.stride() == theirs.stride()
         torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-4)
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_cells_lie_as_eager_code_has_them(dynamic: bool | None) -> None:
+    """The CPU has no kernel of a cell: the device's eager code says how it lies."""
+
+    def cell(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        found: tuple[torch.Tensor, ...] = aten._thnn_fused_lstm_cell(*given)
+        return found
+
+    bias = torch.randn(8)
+    host = torch.randn(2, 8), turned(2, 8), torch.randn(2, 2), bias, bias * 2
+    given = [x.to("tenon") for x in host]
+    torch._dynamo.reset()
+    got, want = torch.compile(cell, backend="tenon", dynamic=dynamic)(*given), cell(*given)
+    for ours, theirs in zip(got, want, strict=True):
+        assert ours.stride() == theirs.stride()
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
     torch._dynamo.reset()
 
 

@@ -250,6 +250,8 @@ class ProgramBuilder:
             result = op(*args, **named)
         except (AttributeError, NotImplementedError, RuntimeError):  # some take no None
             return []
+        except (ArithmeticError, ValueError):  # a number that its dtype has not
+            return []
         return [t.dtype for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
 
     def call(

@@ -78,9 +78,14 @@ def lies_as_on_the_cpu(op: Any, rule: str) -> None:
     if known and op in decomposition_table and op not in meta_table:
         decomposition_table[op] = _of_the_device(op, decomposition_table[op], rule)
     above = op.py_kernels.get(DispatchKey.Autograd, op.py_kernels.get(_IMPLICIT))
-    # With a kernel for the CPU beside its implicit composition an op stays whole in traces.
-    if above is None and op._can_decompose() and not op.has_kernel_for_dispatch_key(_CPU):
+    if above is None and op._can_decompose():
         above = functools.partial(op._op_dk, _IMPLICIT)
+        if op.has_kernel_for_dispatch_key(_CPU):
+            # Beside a kernel for the CPU an op stays whole in traces, and its implicit composition
+            # stands in for the result.
+            op.py_kernels[_IMPLICIT] = _of_the_device(op, above, rule)
+            op._dispatch_cache.clear()
+            return
     if above is not None and _GRADIENTS not in op.py_kernels:
         laid = laid_out(op, _of_taken_dtypes(op, above), rule)
         above_gradients(op, in_own_memory(op, laid))
@@ -117,8 +122,9 @@ def _of_the_device(op: Any, function: Callable[..., Any], rule: str) -> Callable
 
 
 def laid_out(op: Any, function: Callable[..., Any], rule: str) -> Callable[..., Any]:
-    """The function, with the first of its results as the rule for `op`, which it computes, has it.
-    Sizes of any value stay as the function has them, but for results in order."""
+    """The function, with the first of its results as the rule for `op`, which it computes, has it;
+    all of them where they are in order. Sizes of any value stay as the function has them
+    otherwise."""
 
     @functools.wraps(function)
     def run(*args: Any, **keywords: Any) -> Any:
@@ -126,6 +132,8 @@ def laid_out(op: Any, function: Callable[..., Any], rule: str) -> Callable[..., 
         first = found[0] if isinstance(found, tuple) else found
         if not isinstance(first, Tensor):
             return found
+        if rule == "in order":
+            return tree_map_only(Tensor, Tensor.contiguous, found)
         if rule in ("operands", "input"):
             given = [x for x in tree_leaves((args, keywords)) if isinstance(x, Tensor)]
             strides = _of_sum(given if rule == "operands" else [_input(op, args, keywords)])
@@ -136,11 +144,9 @@ def laid_out(op: Any, function: Callable[..., Any], rule: str) -> Callable[..., 
             order = sorted(range(first.dim()), key=lambda d: -strides[d])
             back = [order.index(d) for d in range(first.dim())]
             laid = first.permute(order).contiguous().permute(back)
-        elif rule == "images":
+        else:  # images
             given_format = suggest_memory_format(_input(op, args, keywords))
             laid = first.contiguous(memory_format=given_format)
-        else:
-            laid = first.contiguous()
         return (laid, *found[1:]) if isinstance(found, tuple) else laid
 
     return run
