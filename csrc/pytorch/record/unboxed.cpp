@@ -6,8 +6,10 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/jit_type.h>
 
+#include <array>
 #include <memory>
 #include <optional>
+#include <span>
 #include <unordered_map>
 
 #include "record/direct.h"
@@ -52,6 +54,16 @@ class Uncounted {
 
   c10::ArrayRef<IValue> values() const {
     return values_;
+  }
+
+  // The same values, which hold what they refer to.
+  Stack held() const {
+    Stack all(values_.begin(), values_.end());
+    for (auto& value : all) {
+      if (value.isTensorList())
+        value = value.toTensorList().copy();
+    }
+    return all;
   }
 
  private:
@@ -105,26 +117,53 @@ Tensor& written(A&&... arguments) {
   return *found;
 }
 
+// What is the same for every signature, and compiled once.
+class UnboxedKernel : public c10::OperatorKernel {
+ public:
+  explicit UnboxedKernel(const c10::OperatorHandle& op) : kernel_(op) {}
+
+  RecordKernel& boxed() {
+    return kernel_;
+  }
+
+ protected:
+  // Runs a call that was not recorded.
+  Stack run(const Recording& call, const Uncounted& arguments) {
+    auto stack = arguments.held();
+    kernel_.run(call, &stack);
+    return stack;
+  }
+
+  RecordKernel kernel_;
+};
+
 template <class Signature>
 class Unboxed;
 template <class R, class... A>
-class Unboxed<R(A...)> final : public c10::OperatorKernel {
+class Unboxed<R(A...)> final : public UnboxedKernel {
  public:
-  explicit Unboxed(const c10::OperatorHandle& op) : kernel_(op), op_(op.typed<R(A...)>()) {}
+  explicit Unboxed(const c10::OperatorHandle& op) : UnboxedKernel(op), op_(op.typed<R(A...)>()) {}
 
   R operator()(c10::DispatchKeySet, A... arguments) {
     if (C10_UNLIKELY(next_is_direct()) && kernel_.info().recordable) {
       DirectCall call(kernel_.info());
-      std::tuple<decltype(call.host(arguments))...> host{call.host(arguments)...};
-      if (call.possible())
-        return run_directly(call, host, arguments...);
+      // In braces they are taken in their order.
+      ByHost by_host{op_, call, call.host(arguments)...};
+      if (by_host.made) {
+        if constexpr (!kWrites)
+          return *std::move(by_host.made);
+        else if constexpr (std::is_same_v<R, Tensor&>)
+          return written(arguments...);
+        else
+          return;
+      }
     }
     CallInWork until_its_results_are_there;
-    auto call = kernel_.record(until_its_results_are_there, Uncounted(arguments...).values());
+    const Uncounted values(arguments...);
+    auto call = kernel_.record(until_its_results_are_there, values.values());
     Stack stack;
     if (call.entry == nullptr) {
-      stack = c10::impl::boxArgs<A...>(std::forward<A>(arguments)...);
-      kernel_.run(call, &stack);
+      stack = run(call, values);
     } else if constexpr (std::is_same_v<R, Tensor>) {
       return std::move(call.results[0]);
     } else if constexpr (!kWrites) {
@@ -136,23 +175,26 @@ class Unboxed<R(A...)> final : public c10::OperatorKernel {
  private:
   static constexpr bool kWrites = std::is_reference_v<R> || std::is_void_v<R>;
 
-  template <class Host>
-  R run_directly(DirectCall& call, Host& host, A&... arguments) {
-    const auto kernel = [this](auto&... each) -> R {
-      return op_.redispatch(c10::DispatchKeySet(c10::DispatchKey::CPU), each...);
-    };
-    const auto run = [&]() -> R {
-      return call.run([&]() -> R { return std::apply(kernel, host); });
-    };
-    if constexpr (kWrites) {
-      run();
-      call.take_over();
-      if constexpr (std::is_same_v<R, Tensor&>)
-        return written(arguments...);
-    } else {
-      return call.to_device(run());
+  // Runs a call when it is made, if that is possible, on what its kernel gets for the arguments.
+  struct ByHost {
+    template <class... Host>
+    ByHost(const c10::TypedOperatorHandle<R(A...)>& op, DirectCall& call, Host&&... host) {
+      if (!call.possible())
+        return;
+      const auto run = [&]() -> R {
+        return op.redispatch(c10::DispatchKeySet(c10::DispatchKey::CPU), host...);
+      };
+      if constexpr (kWrites) {
+        call.run(run);
+        call.take_over();
+        made = true;
+      } else {
+        made = call.to_device(call.run(run));
+      }
     }
-  }
+
+    std::conditional_t<kWrites, bool, std::optional<R>> made{};
+  };
 
   static R result_of(Stack& results, A&... arguments) {
     if constexpr (std::is_same_v<R, Tensor&>)
@@ -161,7 +203,6 @@ class Unboxed<R(A...)> final : public c10::OperatorKernel {
       return c10::impl::PopResult<R>::call(results);
   }
 
-  RecordKernel kernel_;
   c10::TypedOperatorHandle<R(A...)> op_;
 };
 
@@ -177,31 +218,62 @@ std::string spelled(const c10::FunctionSchema& schema, const std::vector<bool>& 
 }
 
 // ... and as C++ types do. PyTorch's own schema of them takes as long to compile as the kernels.
+using Name = std::string (*)();
+
 template <class A>
 std::string name_of() {
   return c10::getTypePtrCopy<std::decay_t<A>>()->str() + (std::is_same_v<A, Tensor&> ? "!," : ",");
 }
 template <class R>
 struct Results {
-  static std::string names() {
-    return name_of<std::decay_t<R>>();
-  }
+  static constexpr std::array<Name, 1> names{&name_of<std::decay_t<R>>};
 };
 template <>
 struct Results<void> {
-  static std::string names() {
-    return "";
-  }
+  static constexpr std::array<Name, 0> names{};
 };
 template <class... R>
 struct Results<std::tuple<R...>> {
-  static std::string names() {
-    return (name_of<R>() + ...);
+  static constexpr std::array<Name, sizeof...(R)> names{&name_of<R>...};
+};
+
+std::string spelled(std::span<const Name> arguments, std::span<const Name> results) {
+  std::string text;
+  for (const auto name : arguments)
+    text += name();
+  text += "->";
+  for (const auto name : results)
+    text += name();
+  return text;
+}
+
+}  // namespace
+}  // namespace tenon
+
+namespace c10::impl {
+
+// A boxed call is recorded as it is. To unbox it for a kernel that boxes it would be of no use, and
+// take as long to compile as the kernels.
+template <class Signature>
+struct make_boxed_from_unboxed_functor<tenon::Unboxed<Signature>, false> {
+  static void call(
+      OperatorKernel* kernel, const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+    static_cast<tenon::UnboxedKernel*>(kernel)->boxed()(op, keys, stack);
   }
 };
 
+}  // namespace c10::impl
+
+namespace tenon {
+namespace {
+
 using Make = c10::KernelFunction (*)(const c10::OperatorHandle& op);
 using Makers = std::unordered_multimap<std::string, Make>;
+
+void add_maker(
+    Makers& makers, std::span<const Name> arguments, std::span<const Name> results, Make make) {
+  makers.emplace(spelled(arguments, results), make);
+}
 
 template <class Signature>
 struct Maker;
@@ -209,11 +281,12 @@ template <class R, class... A>
 struct Maker<R(A...)> {
   static c10::KernelFunction make(const c10::OperatorHandle& op) {
     op.typed<R(A...)>();  // raises where it is another one
-    return c10::KernelFunction::makeFromUnboxedFunctor<false, Unboxed<R(A...)>>(
-        std::make_unique<Unboxed<R(A...)>>(op));
+    std::unique_ptr<c10::OperatorKernel> kernel(new Unboxed<R(A...)>(op));
+    return c10::KernelFunction::makeFromUnboxedFunctor<false, Unboxed<R(A...)>>(std::move(kernel));
   }
   static void add(Makers& makers) {
-    makers.emplace((name_of<A>() + ...) + "->" + Results<R>::names(), &make);
+    static constexpr std::array<Name, sizeof...(A)> arguments{&name_of<A>...};
+    add_maker(makers, arguments, Results<R>::names, &make);
   }
 };
 
