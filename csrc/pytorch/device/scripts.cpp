@@ -3,7 +3,7 @@
 // device's values have the host's type while it looks, and their own again behind it.
 #include <torch/csrc/jit/ir/ir.h>
 #include <torch/csrc/jit/passes/pass_manager.h>
-#include <torch/csrc/jit/runtime/profiling_graph_executor_impl.h>
+#include <torch/csrc/jit/runtime/graph_executor.h>
 
 #include <functional>
 #include <memory>
