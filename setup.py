@@ -54,9 +54,10 @@ HEADER = "precompiled.h"
 WITHOUT_PYTORCH = Path("csrc/runtime")
 
 # GCC looks for memory to use again each time that it has twice as much, and reads 250 MB of what
-# was compiled once. Below so many kB it does not, which saves a tenth of its time. Clang says that
-# it has no such option.
+# was compiled once. Below so many kB it does not, which saves a tenth of its time, where there is
+# memory for it. Clang says that it has no such option.
 KEEP_MEMORY = ("--param", "ggc-min-heapsize=2097152")
+ENOUGH_MEMORY = 12 << 30  # bytes, for two compilers at once and what else is open
 
 # Files are compiled together, so many lines at once: what they include of PyTorch takes longer than
 # they do. Those of one folder are, and those that read the same one of these sets of headers, each
@@ -69,6 +70,11 @@ SLOW_TO_READ = {
     "distributed": ("torch/csrc/distributed/",),
     "all_ops": ("ATen/ATen.h", "ATen/autocast_mode.h"),
 }
+
+
+def has_enough_memory() -> bool:
+    """Whether the compiler need not look for memory to use again."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >= ENOUGH_MEMORY
 
 
 def build_library(sources: Path, folder: Path) -> None:
@@ -290,7 +296,7 @@ setup(
                 *("-O2", "-g0", "-Wall", "-fvisibility=hidden", "-fopenmp"),
                 *("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"),
                 "-std=c++20",
-                *KEEP_MEMORY,
+                *(KEEP_MEMORY if has_enough_memory() else ()),
             ],
             # Some of PyTorch's headers would include all of its ops otherwise.
             define_macros=[("AT_PER_OPERATOR_HEADERS", None)],

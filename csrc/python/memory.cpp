@@ -115,7 +115,7 @@ void fill_free_memory(c10::DeviceIndex device) {
   }
 }
 
-const RegisterBindings bindings([](py::module_& m) {
+const RegisterBindings memory_bindings([](py::module_& m) {
   m.def(
       "set_memory_history",
       [](bool on, bool events, bool where, size_t most, bool clear) {

@@ -52,7 +52,7 @@ Explain explain_by(const py::object& explain) {
   };
 }
 
-const RegisterBindings bindings(
+const RegisterBindings distributed_bindings(
     [](py::module_& m) {
       // PyTorch's own classes are there where it was built with them.
       if (!py::module_::import("torch.distributed").attr("is_available")().cast<bool>())
