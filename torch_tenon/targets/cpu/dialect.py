@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torch_tenon.compiler.kernel import STATUS_WORDS
+from torch_tenon.compiler.loops.groups import chooses_in_groups
 from torch_tenon.compiler.loops.tree import Accumulator, Barrier, For, Tree
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index
@@ -10,6 +11,7 @@ from torch_tenon.targets.c_family import scalars as c
 from torch_tenon.targets.c_family.dialect import Names, Writer, indent
 
 PARALLEL = "#pragma omp parallel for schedule(static) CAPTURED"
+ONE_BY_ONE = "ONE_BY_ONE;"
 SHARES = "const int64_t shares = power_of_2_from(omp_get_max_threads());"
 
 
@@ -53,6 +55,8 @@ class CWriter(Writer):
     def _inside(self, s: For) -> list[str]:
         before, self.in_grid = self.in_grid, self.in_grid or s.kind == "grid"
         lines = self._set() if s.symbol is self.tree.sets else []
+        if chooses_in_groups(s):
+            lines.append(ONE_BY_ONE)
         lines += super()._inside(s)
         self.in_grid = before
         return lines
@@ -64,6 +68,8 @@ class CWriter(Writer):
         if s.kind == "grid" and not self.in_grid:
             return self._parallel(s)
         if s.kind == "lane":
+            if chooses_in_groups(s):
+                return []
             return [" ".join(["#pragma omp simd", *self._reductions(s)])]
         if s.kind == "unrolled":
             return [f"#pragma GCC unroll {s.stops[0] - s.starts[0]}"]

@@ -64,6 +64,15 @@ INLINE void turn_32(void *to, const void *from, int64_t step, int64_t rows, int6
 #define turn_32 turn_32_any
 #endif
 
+/* A loop that has this is none of vectors. gcc 12 stores neighbours in memory together. Where it
+ * loads such under conditions, it takes those of the first vector for all of them, and forgets the
+ * order: rows of three of which a part comes from elsewhere, numbers that change places. */
+#ifdef __clang__
+#define ONE_BY_ONE
+#else
+#define ONE_BY_ONE __asm__ volatile("")
+#endif
+
 /* What a kernel tells the host about a bad index: which check, the value, the size. */
 static __attribute__((noinline, cold, unused)) void report(int64_t *status, int64_t check,
                                                            int64_t value, int64_t size) {
