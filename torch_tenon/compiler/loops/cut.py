@@ -4,12 +4,13 @@ computes its own, and not all of them everywhere."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from torch_tenon.compiler.loops.copy import Copy
+from torch_tenon.compiler.loops.groups import chooses_in_groups
 from torch_tenon.compiler.loops.tree import (
     Accumulate,
     Constant,
@@ -19,7 +20,9 @@ from torch_tenon.compiler.loops.tree import (
     Statement,
     Tree,
 )
-from torch_tenon.ir.index import Index, floordiv, strides, symbols, var
+from torch_tenon.ir.index import Index, floordiv, nonnegative, strides, symbols, var
+
+MOST_BOUNDS = 3  # that are no numbers, of a loop that chooses among neighbours in memory
 
 
 @dataclass(frozen=True)
@@ -34,9 +37,9 @@ def cut_where_conditions_change(tree: Tree, most: int, chosen: Callable[[For], b
     """The chosen innermost loops in pieces, fewer than `most`, in each of which the comparisons of
     the position in the loop with a number are known.
 
-    A loop that reduces is also cut where a bound says that depends on the loops around, if there is
-    one such bound: a load that depends on a condition takes several times as long as one that does
-    not."""
+    A loop that reduces is also cut where a bound says that is no number, if there is one such
+    bound: a load that depends on a condition takes several times as long as one that does not. One
+    that chooses among neighbours in memory is cut at a few: it is made vectors of only then."""
     return tree.replacing(chosen, lambda loop: pieces(loop, most))
 
 
@@ -47,12 +50,12 @@ def pieces(loop: For, most: int) -> list[Statement]:
         for s in loop.body
         if isinstance(s, Let) and (change := change_of(s, loop)) is not None
     }
-    bounds = {c.at for c in changes.values() if not isinstance(c.at, int)}
-    if len(bounds) == 1 and _reduces(loop):  # the order of several is not known
-        (at,) = bounds
-        there = {s: c for s, c in changes.items() if c.at == at}
-        before = _piece(loop, {s: c.first for s, c in there.items()}, stop=at)
-        after = _piece(loop, {s: not c.first for s, c in there.items()}, start=at)
+    bounds = list(dict.fromkeys(c.at for c in changes.values() if not isinstance(c.at, int)))
+    if (len(bounds) == 1 and _reduces(loop)) or _is_worth(loop, bounds):
+        at = bounds[0]
+        earlier = {s: c.first for s, c in changes.items() if nonnegative(c.at - at)}
+        later = {s: not c.first for s, c in changes.items() if nonnegative(at - c.at)}
+        before, after = _piece(loop, earlier, stop=at), _piece(loop, later, start=at)
         return [*pieces(before, most), *pieces(after, most)]
     changes = {s: c for s, c in changes.items() if isinstance(c.at, int)}
     cuts = sorted({c.at for c in changes.values() if isinstance(c.at, int) and c.at > 0})
@@ -83,6 +86,11 @@ def _piece(
         else:
             body.append(copy.statement(s))
     return loop.like(starts=starts, stops=stops, body=body)
+
+
+def _is_worth(loop: For, bounds: Sequence[Index]) -> bool:
+    """Whether a loop is cut at bounds whose order may not be known: each may double the pieces."""
+    return 0 < len(bounds) <= MOST_BOUNDS and chooses_in_groups(loop)
 
 
 def _reduces(loop: For) -> bool:
