@@ -324,3 +324,35 @@ def test_elements_that_are_written_where_they_are_read(
     assert_same(y, x)
     assert "eager code" not in caplog.text
     torch._dynamo.reset()
+
+
+def _ends_as_wanted(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.slice_scatter(x, y, 0, 3, 3 + y.shape[0])
+
+
+def _by_name(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.slice_scatter(input=x, src=y, start=3, end=3 + y.shape[0], dim=0)
+
+
+def _from_the_end(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x.slice_scatter(y, 0, -y.shape[0], None)
+
+
+def _of_the_dispatcher(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return aten.slice_scatter.default(x, y, 0, 3, 3 + y.shape[0], 1)
+
+
+@pytest.mark.parametrize("function", [_ends_as_wanted, _by_name, _from_the_end, _of_the_dispatcher])
+def test_slices_of_any_size_are_replaced_by_some_of_their_size(
+    function: Callable[..., Any],
+) -> None:
+    compiled = torch.compile(function, backend="tenon", dynamic=True)
+    for rows, others in [(40, 20), (30, 12), (40, 38), (40, 45), (20, 18), (21, 10)]:
+        x, y = torch.randn(rows, 3), torch.randn(others, 3)
+        try:
+            wanted = function(x, y)
+        except RuntimeError:
+            with pytest.raises(RuntimeError, match="size equal to the slice"):
+                compiled(x, y)
+        else:
+            torch.testing.assert_close(compiled(x, y), wanted, rtol=0, atol=0)

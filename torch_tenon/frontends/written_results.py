@@ -44,6 +44,29 @@ def writes_other_results(module: GraphModule) -> bool:
     return any(_converts(n) for graph in graphs for n in graph.nodes)
 
 
+def replaces_other_sizes(module: GraphModule) -> bool:
+    """Whether a graph of Dynamo's has a `slice_scatter` of a source whose sizes are not the
+    slice's: the kernel refuses it, and a trace does not look. Where that depends on sizes of any
+    value, the graph is for those that give the same answer."""
+    graphs = (m.graph for m in module.modules() if isinstance(m, GraphModule))
+    return any(_replaces_other_sizes(n) for graph in graphs for n in graph.nodes)
+
+
+def _replaces_other_sizes(n: Node) -> bool:
+    name = str(getattr(n.target, "__name__", n.target)).partition(".")[0]
+    if n.op not in ("call_function", "call_method") or name != "slice_scatter":
+        return False
+    names = [a.name for a in torch.ops.aten.slice_scatter.default._schema.arguments]
+    try:
+        given = dict(zip(names, _example(n.args), strict=False)) | _example(n.kwargs)
+        whole, source = given.pop("self", None), given.pop("src")
+        whole = given.pop("input", whole)  # as PyTorch's function calls it
+        part = torch.ops.aten.slice.Tensor(whole, **given)
+    except Exception:  # the op says what is wrong with its arguments
+        return False
+    return not _of_same_sizes(part, source)
+
+
 def _converts(n: Node) -> bool:
     if n.op not in ("call_function", "call_method"):
         return False
