@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import sympy  # type: ignore[import-untyped]
 import torch
 from torch import Tensor
 from torch.export import ExportedProgram
@@ -44,6 +45,7 @@ _BY_HAND: tuple[tuple[Collection[Any], Callable[[], dict[Any, Any]]], ...] = (
     (resampled.RESAMPLED, resampled.compositions),
     (fourier.FOURIER, fourier.compositions),
 )
+_SLICE = [a.name for a in aten.slice_scatter.default._schema.arguments]
 _WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
@@ -75,7 +77,7 @@ def prepare(program: ExportedProgram, by_hand: bool = False) -> Graph:
     graph = Graph(module, symbols=symbols)
     _take_inputs(graph, lowered)
     _take_outputs(graph, lowered)
-    graph.conditions += _guards(module)
+    graph.conditions += [*_guards(module), *_replaced_slices(module)]
     _drop_checks(graph)
     graph.drop_unused()
     return graph
@@ -216,6 +218,31 @@ def _guards(module: GraphModule) -> Iterator[Any]:
                 environment = size.node.shape_env
                 yield from (guard.expr for guard in environment.guards)
                 return
+
+
+def _replaced_slices(module: GraphModule) -> Iterator[Any]:
+    """What has to hold of the sizes where a tensor takes the place of a slice. The kernel looks at
+    it, and the trace does not. A slice whose end the trace cut off has the size that it says."""
+    for node in module.graph.find_nodes(op="call_function", target=aten.slice_scatter.default):
+        given = dict(zip(_SLICE, node.args, strict=False)) | node.kwargs
+        given = {k: x.meta["val"] if isinstance(x, Node) else x for k, x in given.items()}
+        dim, step = given.get("dim", 0), given.get("step", 1)
+        n, m = given["self"].shape[dim], given["src"].shape[dim]
+        if isinstance(m, torch.SymInt) and m.node.expr.has(sympy.Min, sympy.Max):
+            continue
+        start, end = given.get("start"), given.get("end")
+        end = n if end is None or statically_known_true(end >= n) else _from_front(end, n)
+        start = 0 if start is None else _from_front(start, n)
+        wanted = [start >= 0, end <= n]
+        if isinstance(step, int) and step == 1:
+            wanted.append(end - start == m)
+        else:
+            wanted += [end - start <= m * step, end - start > (m - 1) * step]
+        yield from (c.node.expr for c in wanted if isinstance(c, torch.SymBool))
+
+
+def _from_front(place: Any, n: Any) -> Any:
+    return place if statically_known_true(place >= 0) else place + n
 
 
 def _drop_checks(graph: Graph) -> None:
