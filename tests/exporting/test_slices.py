@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 import torch_tenon
+from torch_tenon.exporting.errors import ExportError
 from torch_tenon.runtime.library import ProgramError
 
 
@@ -66,6 +67,34 @@ def test_slices_of_any_size(function: Callable[[Tensor, Tensor], Tensor], tmp_pa
                 program(x, y)
         else:
             torch.testing.assert_close(program(x, y), wanted, rtol=0, atol=0)
+
+
+def test_strides_within_the_memory(tmp_path: Path) -> None:
+    torch_tenon.export(
+        Replacing(lambda x, y: x.as_strided((y.shape[0], 2), (3, 1), 1) + 1),
+        (torch.randn(20, 3), torch.randn(5, 3)),
+        tmp_path / "model.tenon",
+        dynamic_shapes=({0: Dim("n", min=8, max=64)}, {0: Dim("m", min=2, max=64)}),
+        cpu="native",
+    )
+    program = torch_tenon.load(tmp_path / "model.tenon")
+    for rows, others in [(20, 5), (20, 20), (10, 10)]:
+        x, y = torch.randn(rows, 3), torch.randn(others, 3)
+        wanted = x.as_strided((others, 2), (3, 1), 1) + 1
+        torch.testing.assert_close(program(x, y), wanted, rtol=0, atol=0)
+    for rows, others in [(20, 21), (8, 60)]:
+        with pytest.raises(ProgramError, match="exported for sizes"):
+            program(torch.randn(rows, 3), torch.randn(others, 3))
+
+
+def test_strides_beyond_the_memory(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="more memory than there is"):
+        torch_tenon.export(
+            Replacing(lambda x, y: x.as_strided((5, 2), (3, 1), 1) + y),
+            (torch.randn(4, 3), torch.randn(1, 2)),
+            tmp_path / "model.tenon",
+            cpu="native",
+        )
 
 
 def test_a_state_of_one_size(tmp_path: Path) -> None:

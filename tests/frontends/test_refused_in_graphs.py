@@ -356,3 +356,23 @@ def test_slices_of_any_size_are_replaced_by_some_of_their_size(
                 compiled(x, y)
         else:
             torch.testing.assert_close(compiled(x, y), wanted, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y: x.as_strided((y.shape[0], 2), (3, 1), 1) + 1,
+        lambda x, y: torch.as_strided(x * 2, (y.shape[0], 3), (3, 1)) + 1,
+        lambda x, y: torch.as_strided(input=x, size=y.shape, stride=(3, 1)) + 1,
+    ],
+)
+def test_strides_within_the_memory(function: Callable[..., Any], dynamic: bool) -> None:
+    compiled = torch.compile(function, backend="tenon", dynamic=dynamic)
+    for rows, others in [(20, 5), (20, 20), (20, 21), (10, 30), (300, 4)]:
+        x, y = torch.randn(rows, 3), torch.randn(others, 3)
+        if others > rows:
+            with pytest.raises(RuntimeError, match="storage"):
+                compiled(x, y)
+        else:
+            torch.testing.assert_close(compiled(x, y), function(x, y), rtol=0, atol=0)

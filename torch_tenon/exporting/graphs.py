@@ -45,6 +45,8 @@ _BY_HAND: tuple[tuple[Collection[Any], Callable[[], dict[Any, Any]]], ...] = (
     (resampled.RESAMPLED, resampled.compositions),
     (fourier.FOURIER, fourier.compositions),
 )
+_STRIDED = (aten.as_strided.default, aten.as_strided_copy.default)
+_AS_STRIDED = [a.name for a in aten.as_strided.default._schema.arguments]
 _SLICE = [a.name for a in aten.slice_scatter.default._schema.arguments]
 _WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
@@ -77,7 +79,7 @@ def prepare(program: ExportedProgram, by_hand: bool = False) -> Graph:
     graph = Graph(module, symbols=symbols)
     _take_inputs(graph, lowered)
     _take_outputs(graph, lowered)
-    graph.conditions += [*_guards(module), *_replaced_slices(module)]
+    graph.conditions += [*_guards(module), *_replaced_slices(module), *_reached(module)]
     _drop_checks(graph)
     graph.drop_unused()
     return graph
@@ -239,6 +241,38 @@ def _replaced_slices(module: GraphModule) -> Iterator[Any]:
         else:
             wanted += [end - start <= m * step, end - start > (m - 1) * step]
         yield from (c.node.expr for c in wanted if isinstance(c, torch.SymBool))
+
+
+def _reached(module: GraphModule) -> Iterator[Any]:
+    """What has to hold of the sizes where a tensor is seen by any strides: it has memory up to
+    there. A trace makes the memory larger. Raises ExportError where it never has."""
+    first: dict[int | None, Node] = {}
+    for node in module.graph.nodes:
+        first.setdefault(memory_of(node), node)
+        if node.target not in _STRIDED:
+            continue
+        base = first[memory_of(node.args[0])].meta["val"]
+        given = dict(zip(_AS_STRIDED, node.args, strict=False)) | node.kwargs
+        size, stride, start = (
+            [x.meta["val"] if isinstance(x, Node) else x for x in given.get(name) or ()]
+            if name != "storage_offset"
+            else given.get(name)
+            for name in _AS_STRIDED[1:]
+        )
+        start = node.args[0].meta["val"].storage_offset() if start is None else start
+        start = start.meta["val"] if isinstance(start, Node) else start
+        holds = _end(size, stride, start) <= _end(base.shape, base.stride(), base.storage_offset())
+        if holds is False:
+            raise ExportError(f"{node.target} of more memory than there is")
+        if isinstance(holds, torch.SymBool):
+            yield holds.node.expr
+
+
+def _end(size: Any, stride: Any, start: Any) -> Any:
+    """How many elements of its memory a tensor reaches to."""
+    if any(statically_known_true(n == 0) for n in size):
+        return 0
+    return start + 1 + sum((n - 1) * k for n, k in zip(size, stride, strict=True))
 
 
 def _from_front(place: Any, n: Any) -> Any:

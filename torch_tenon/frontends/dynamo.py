@@ -36,9 +36,10 @@ from torch_tenon.frontends.graph import BuiltGraph, Float, Output, build
 from torch_tenon.frontends.in_place import writes_beside_out, writes_shared_elements
 from torch_tenon.frontends.nodes import is_of_device, is_token
 from torch_tenon.frontends.parts import Boxed, GraphInParts, is_of_library
+from torch_tenon.frontends.refused_sizes import refuses_sizes
 from torch_tenon.frontends.sizes import evaluator
 from torch_tenon.frontends.view_results import View
-from torch_tenon.frontends.written_results import replaces_other_sizes, writes_other_results
+from torch_tenon.frontends.written_results import writes_other_results
 from torch_tenon.ir.index import Expr, evaluate
 from torch_tenon.ops.batch_norms import is_surely
 from torch_tenon.ops.compositions import decompositions
@@ -305,8 +306,8 @@ def tenon_backend(
         why = "an op with an out= writes another argument as well"
     elif writes_other_results(module):
         why = "it writes tensors of another dtype or other sizes than it computes"
-    elif replaces_other_sizes(module):
-        why = "it puts a tensor in the place of a slice of other sizes"
+    elif refuses_sizes(module):
+        why = "a kernel refuses the sizes of its arguments"
     if why:
         log.warning("a graph of %d ops runs as eager code: %s", len(module.graph.nodes), why)
         return eager_code(module)

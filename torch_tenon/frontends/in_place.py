@@ -253,10 +253,10 @@ def _overlap_in_part(a: _Seen, b: _Seen) -> bool:
     if not (a.is_dense and b.is_dense):
         return False
     (first, end), (other_first, other_end) = a.span, b.span
-    if not (_is_less(first, other_end) and _is_less(other_first, end)):
+    if not (is_less(first, other_end) and is_less(other_first, end)):
         return False
     ends = (first, other_first), (end, other_end)
-    return a.strides != b.strides or any(_is_less(*x) or _is_less(*x[::-1]) for x in ends)
+    return a.strides != b.strides or any(is_less(*x) or is_less(*x[::-1]) for x in ends)
 
 
 def _meet(spans: list[tuple[int, int, int]]) -> bool:
@@ -356,7 +356,7 @@ def _has_gaps(n: Node, found: list[torch.Tensor]) -> bool:
     if n.target not in ("unfold", torch.Tensor.unfold, torch.ops.aten.unfold.default):
         return False
     bases = [t for x in n.args[:1] if isinstance(x, Node) for t in _tensors_of(x)]
-    return any(_is_less(t.numel(), base.numel()) for t in found for base in bases)
+    return any(is_less(t.numel(), base.numel()) for t in found for base in bases)
 
 
 def _has_shared_elements(t: torch.Tensor) -> bool:
@@ -369,13 +369,13 @@ def _has_shared_elements(t: torch.Tensor) -> bool:
     for stride, size in dims:
         if _example(size) == 0:
             return False
-        if _example(size) > 1 and _is_less(stride, extent):
+        if _example(size) > 1 and is_less(stride, extent):
             return True
         extent = extent + stride * (size - 1)
     return False
 
 
-def _is_less(a: Any, b: Any) -> bool:
+def is_less(a: Any, b: Any) -> bool:
     """Whether a number is less than another. If they are sizes, the graph gets a guard of that."""
     if is_known(a) and is_known(b):
         return bool(a < b)

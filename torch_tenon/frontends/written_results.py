@@ -44,29 +44,6 @@ def writes_other_results(module: GraphModule) -> bool:
     return any(_converts(n) for graph in graphs for n in graph.nodes)
 
 
-def replaces_other_sizes(module: GraphModule) -> bool:
-    """Whether a graph of Dynamo's has a `slice_scatter` of a source whose sizes are not the
-    slice's: the kernel refuses it, and a trace does not look. Where that depends on sizes of any
-    value, the graph is for those that give the same answer."""
-    graphs = (m.graph for m in module.modules() if isinstance(m, GraphModule))
-    return any(_replaces_other_sizes(n) for graph in graphs for n in graph.nodes)
-
-
-def _replaces_other_sizes(n: Node) -> bool:
-    name = str(getattr(n.target, "__name__", n.target)).partition(".")[0]
-    if n.op not in ("call_function", "call_method") or name != "slice_scatter":
-        return False
-    names = [a.name for a in torch.ops.aten.slice_scatter.default._schema.arguments]
-    try:
-        given = dict(zip(names, _example(n.args), strict=False)) | _example(n.kwargs)
-        whole, source = given.pop("self", None), given.pop("src")
-        whole = given.pop("input", whole)  # as PyTorch's function calls it
-        part = torch.ops.aten.slice.Tensor(whole, **given)
-    except Exception:  # the op says what is wrong with its arguments
-        return False
-    return not _of_same_sizes(part, source)
-
-
 def _converts(n: Node) -> bool:
     if n.op not in ("call_function", "call_method"):
         return False
@@ -75,7 +52,7 @@ def _converts(n: Node) -> bool:
     functional = _functional(n)
     if functional is None:
         return False
-    written = _dtypes([_example(n.args[0])])
+    written = _dtypes([example_of(n.args[0])])
     found = _dtypes(_results_of(functional, n, dict(n.kwargs)))
     return any(not torch.can_cast(x, y) for x, y in zip(found, written, strict=False))
 
@@ -94,7 +71,7 @@ def _gives_another(n: Node, out: dict[str, Any]) -> bool:
     written = _tensors(list(out.values()))
     if found is None or _dtypes(found) != _dtypes(written):
         return True
-    return not all(_of_same_sizes(*pair) for pair in zip(found, written, strict=True))
+    return not all(of_same_sizes(*pair) for pair in zip(found, written, strict=True))
 
 
 def _fills_memory(n: Node, out: dict[str, Any]) -> bool:
@@ -113,7 +90,7 @@ def _overloads(target: Any) -> list[OpOverload]:
     return [getattr(p, x) for p in packets if p is not None for x in p.overloads()]
 
 
-def _of_same_sizes(a: torch.Tensor, b: torch.Tensor) -> bool:
+def of_same_sizes(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors have the same sizes. Where that depends on sizes of any value, the graph
     is for those that give the same answer."""
     pairs = zip(a.shape, b.shape, strict=False)
@@ -139,19 +116,19 @@ def _functional(n: Node) -> Any:
 def _results_of(function: Any, n: Node, kwargs: dict[str, Any]) -> list[torch.Tensor] | None:
     """What a function gives for a node's arguments; None where nobody can tell."""
     try:
-        args, named = _example((n.args, kwargs))
+        args, named = example_of((n.args, kwargs))
         found = tree_leaves(function(*args, **named))
         return [t for t in found if isinstance(t, torch.Tensor)]
     except Exception:  # it has no such variant, or looks at numbers
         return None
 
 
-def _example(x: Any) -> Any:
+def example_of(x: Any) -> Any:
     return map_arg(x, lambda n: n.meta.get("example_value"))
 
 
 def _tensors(x: Any) -> list[torch.Tensor]:
-    return [t for t in tree_leaves(_example(x)) if isinstance(t, torch.Tensor)]
+    return [t for t in tree_leaves(example_of(x)) if isinstance(t, torch.Tensor)]
 
 
 def _dtypes(x: Any) -> list[torch.dtype]:
