@@ -235,12 +235,15 @@ def _replaced_slices(module: GraphModule) -> Iterator[Any]:
         start, end = given.get("start"), given.get("end")
         end = n if end is None or statically_known_true(end >= n) else _from_front(end, n)
         start = 0 if start is None else _from_front(start, n)
-        wanted = [start >= 0, end <= n]
-        if isinstance(step, int) and step == 1:
-            wanted.append(end - start == m)
-        else:
-            wanted += [end - start <= m * step, end - start > (m - 1) * step]
+        last, stop = start + (m - 1) * step, start + m * step
+        nearer = end if _hint(end) <= _hint(n) else n
+        wanted = [start >= 0, last < n, last < end, nearer <= stop]
         yield from (c.node.expr for c in wanted if isinstance(c, torch.SymBool))
+
+
+def _hint(n: Any) -> int:
+    """A size, or what it was in the example."""
+    return n if isinstance(n, int) else int(n.node.hint)
 
 
 def _reached(module: GraphModule) -> Iterator[Any]:
