@@ -40,6 +40,11 @@ def made(rows: int, columns: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return x, y
 
 
+@pytest.fixture(autouse=True)
+def nothing_compiled_before() -> None:
+    torch._dynamo.reset()
+
+
 @pytest.mark.sampled(40)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
 @pytest.mark.parametrize("columns", [2, 3, 4, 5, 6, 12])
