@@ -45,7 +45,6 @@ _BY_HAND: tuple[tuple[Collection[Any], Callable[[], dict[Any, Any]]], ...] = (
     (resampled.RESAMPLED, resampled.compositions),
     (fourier.FOURIER, fourier.compositions),
 )
-_STRIDED = (aten.as_strided.default, aten.as_strided_copy.default)
 _AS_STRIDED = [a.name for a in aten.as_strided.default._schema.arguments]
 _SLICE = [a.name for a in aten.slice_scatter.default._schema.arguments]
 _WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
@@ -252,7 +251,7 @@ def _reached(module: GraphModule) -> Iterator[Any]:
     first: dict[int | None, Node] = {}
     for node in module.graph.nodes:
         first.setdefault(memory_of(node), node)
-        if node.target not in _STRIDED:
+        if node.target is not aten.as_strided.default:
             continue
         base = first[memory_of(node.args[0])].meta["val"]
         given = dict(zip(_AS_STRIDED, node.args, strict=False)) | node.kwargs

@@ -14,7 +14,6 @@ from torch_tenon.frontends.in_place import is_less
 from torch_tenon.frontends.written_results import example_of, of_same_sizes
 
 aten = torch.ops.aten
-_STRIDED = ("as_strided", "as_strided_")
 
 
 def refuses_sizes(module: GraphModule) -> bool:
@@ -33,7 +32,7 @@ def _is_refused(n: Node) -> bool:
             whole, given = _arguments(n, aten.slice_scatter.default)
             source = given.pop("src")
             return not of_same_sizes(aten.slice.Tensor(whole, **given), source)
-        if name in _STRIDED:
+        if name.rstrip("_") == "as_strided":
             base, given = _arguments(n, aten.as_strided.default)
             return _reaches_beyond(n, base, **given)
     except Exception:  # the op says what is wrong with its arguments
@@ -59,7 +58,7 @@ def _reaches_beyond(n: Node, base: Any, size: Any, stride: Any, storage_offset: 
     start = base.storage_offset() if storage_offset is None else storage_offset
     end = _end(size, stride, start) * base.itemsize
     # A trace makes memory larger for what is seen of it.
-    others = (x for x in n.graph.nodes if _name_of(x) not in _STRIDED)
+    others = (x for x in n.graph.nodes if _name_of(x).rstrip("_") != "as_strided")
     seen = (x.meta.get("example_value") for x in others)
     memory = base.untyped_storage()._cdata
     return not any(

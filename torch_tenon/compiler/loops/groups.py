@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
+import torch
+
 from torch_tenon.compiler.loops.tree import (
     Constant,
     For,
@@ -19,8 +21,6 @@ from torch_tenon.compiler.loops.tree import (
 )
 from torch_tenon.ir.index import Index, strides
 from torch_tenon.ir.values import Buffer
-
-_COMPARED = {name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
 
 
 def chooses_in_groups(loop: For) -> bool:
@@ -84,4 +84,5 @@ def _computed(s: Let, known: dict[Let, Any]) -> Any:
         return not values[0]
     if s.op in ("logical_and", "logical_or"):
         return s.op == "logical_and"
-    return _COMPARED[s.op](*values) if s.op in _COMPARED else None
+    compare = getattr(operator, s.op, None) if s.dtype is torch.bool else None
+    return None if compare is None else compare(*values)
