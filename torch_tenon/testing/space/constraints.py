@@ -417,6 +417,9 @@ def _softmax_backward(d: Drawing) -> None:
     d.given["input_dtype"] = {"torch": d.dtype}
 
 
+UNCHECKED.update(("_softmax_backward_data", "_log_softmax_backward_data"))
+
+
 @rule("_cdist_forward", 2, 4)
 def _rows(d: Drawing) -> None:
     d.given["x1"] = d.tensor(d.shape)
