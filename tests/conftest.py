@@ -21,6 +21,7 @@ import gc
 import logging
 import random
 import re
+import signal
 import subprocess
 import time
 import zlib
@@ -28,6 +29,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
+
+# A shell has what it runs in the background ignore interrupts, which tests send themselves.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest
 import torch
