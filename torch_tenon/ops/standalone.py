@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch._C import DispatchKey
 from torch._decomp import decompositions as composed
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from torch_tenon import device
 
@@ -151,6 +152,79 @@ def rrelu(
 ) -> Any:
     """x, times the middle of the slopes where it is not positive; random ones no program draws."""
     return NotImplemented if training else aten.leaky_relu(x, (lower + upper) / 2)
+
+
+# Elements at a place in the order of size
+
+
+def _at_place(x: Tensor, dim: int, keepdim: bool, place: Callable[[Tensor], Any]) -> Any:
+    """The element at a place in the order of size along a dimension, and its index. NaN is the
+    largest. `place` is given the sorted numbers, and has that dimension with a size of 1."""
+    if x.dim() == 0:
+        return x.clone(), torch.zeros_like(x, dtype=torch.int64)
+    ordered, indices = aten.sort.stable(x, stable=True, dim=dim)
+    at = place(ordered)
+    found = ordered.gather(dim, at), indices.gather(dim, at)
+    return found if keepdim else tuple(f.squeeze(dim) for f in found)
+
+
+def _numbers(ordered: Tensor, dim: int) -> Tensor:
+    """How many elements along a dimension are not NaN."""
+    return (ordered == ordered).sum(dim, keepdim=True)
+
+
+@standalone(aten.median.dim)
+def median(x: Tensor, dim: int, keepdim: bool = False) -> Any:
+    """The median along a dimension, the lower of two, and its index; the first NaN if any is."""
+    n = x.shape[dim] if x.dim() else 1
+
+    def place(ordered: Tensor) -> Tensor:
+        count = _numbers(ordered, dim)
+        return torch.where(count < n, count, (n - 1) // 2)
+
+    return _at_place(x, dim, keepdim, place)
+
+
+@standalone(aten.nanmedian.dim)
+def nanmedian(x: Tensor, dim: int, keepdim: bool = False) -> Any:
+    """The median of those elements along a dimension that are not NaN, the lower of two, and its
+    index."""
+    return _at_place(
+        x, dim, keepdim, lambda ordered: (_numbers(ordered, dim) - 1).clamp_min(0) // 2
+    )
+
+
+@standalone(aten.median.default)
+def median_of_all(x: Tensor) -> Any:
+    """The median of all elements; NaN if any is."""
+    return median(x.reshape(-1), 0)[0] if statically_known_true(x.numel() > 0) else NotImplemented
+
+
+@standalone(aten.nanmedian.default)
+def nanmedian_of_all(x: Tensor) -> Any:
+    """The median of all elements that are not NaN."""
+    return (
+        nanmedian(x.reshape(-1), 0)[0] if statically_known_true(x.numel() > 0) else NotImplemented
+    )
+
+
+@standalone(aten.kthvalue.default)
+def kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Any:
+    """The k-th smallest element along a dimension, from 1 on, and its index."""
+    n = x.shape[dim] if x.dim() else 1
+    torch._check(1 <= k <= n, lambda: "kthvalue(): selected number k out of range for dimension")
+    return _at_place(
+        x,
+        dim,
+        keepdim,
+        lambda ordered: torch.full_like(ordered.narrow(dim, 0, 1), k - 1, dtype=torch.int64),
+    )
+
+
+@standalone(aten.std_mean.dim)
+def std_mean(x: Tensor, dim: Any, unbiased: bool = True, keepdim: bool = False) -> Any:
+    """Standard deviation and mean: PyTorch's trace of sizes of any value fails on this form."""
+    return aten.std_mean.correction(x, dim, correction=int(unbiased), keepdim=keepdim)
 
 
 # Products of weights of few bits
