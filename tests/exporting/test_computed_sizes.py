@@ -56,6 +56,9 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "a border of a number": lambda x: F.pad(x, (1, -2), value=3.0),
     "powers": lambda x: torch.vander(x[0, :, 0, 0]),
     "slopes that are random in training": lambda x: F.rrelu(x, 0.2, 0.8),
+    "spread": lambda x: torch.stack(torch.std_mean(x, [2], True, True)),
+    "ranks": lambda x: F.margin_ranking_loss(x, 1 - x, x.sign(), 0.5, reduction="sum"),
+    "hinges": lambda x: F.hinge_embedding_loss(x, x.sign(), reduction="none"),
     "layer norm": lambda x: F.layer_norm(pooled(x).permute(0, 2, 3, 1), [4]),
 }
 

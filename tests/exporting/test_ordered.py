@@ -29,10 +29,6 @@ ORDERED: dict[str, Callable[[Tensor], Any]] = {
         *(x.nanmedian(d, keepdim=k) for d in (0, -1) for k in (False, True)),
         *(x[0].nanmedian(), x[0, 0].nanmedian(0), x.nanmedian()),
     ),
-    "spread": lambda x: (
-        *torch.std_mean(x.double(), [0], True, True),
-        *torch.std_mean(x.double(), [0, 1], False),
-    ),
 }
 
 

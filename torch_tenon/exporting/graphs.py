@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import sympy  # type: ignore[import-untyped]
 import torch
 from torch import Tensor
+from torch._C import DispatchKey
+from torch._decomp import decomposition_table
 from torch.export import ExportedProgram
 from torch.export.graph_signature import (
     ConstantArgument,
@@ -30,6 +33,7 @@ from torch_tenon.exporting.held import Given, Graph, Held, overlap, symbols_of
 from torch_tenon.exporting.numbers import ITEMS, NoTensor, in_tensor
 from torch_tenon.frontends.nodes import memory_of
 from torch_tenon.ops.compositions import decompositions
+from torch_tenon.ops.lowerings.table import find
 
 aten = torch.ops.aten
 
@@ -45,6 +49,7 @@ _BY_HAND: tuple[tuple[Collection[Any], Callable[[], dict[Any, Any]]], ...] = (
     (resampled.RESAMPLED, resampled.compositions),
     (fourier.FOURIER, fourier.compositions),
 )
+_COMPOSITION = DispatchKey.CompositeImplicitAutograd
 _AS_STRIDED = [a.name for a in aten.as_strided.default._schema.arguments]
 _SLICE = [a.name for a in aten.slice_scatter.default._schema.arguments]
 _WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
@@ -67,6 +72,8 @@ def prepare(program: ExportedProgram, by_hand: bool = False) -> Graph:
         for ops, compositions in _BY_HAND:
             if not targets.isdisjoint(ops):
                 table |= compositions()
+    misread = {n.target for n in program.graph.nodes if _is_misread(n.target, table)}
+    table |= {op: functools.partial(op._op_dk, _COMPOSITION) for op in misread}
     symbols = symbols_of(program.graph.find_nodes(op="placeholder"))
     try:
         with torch.no_grad():
@@ -82,6 +89,19 @@ def prepare(program: ExportedProgram, by_hand: bool = False) -> Graph:
     _drop_checks(graph)
     graph.drop_unused()
     return graph
+
+
+def _is_misread(op: Any, table: Mapping[Any, Any]) -> bool:
+    """Whether PyTorch's trace computes an op by a function that takes other arguments, where sizes
+    may have any value: "sum" for the number that the op has, or names where it has an order."""
+    function = decomposition_table.get(op)
+    return (
+        function is not None
+        and op not in table
+        and function.__module__.startswith("torch._refs")
+        and find(op, standalone=True) is None
+        and op.has_kernel_for_dispatch_key(_COMPOSITION)
+    )
 
 
 def _copy(x: Tensor, source: Tensor, non_blocking: bool = False) -> Any:

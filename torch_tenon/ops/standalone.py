@@ -221,12 +221,6 @@ def kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Any:
     )
 
 
-@standalone(aten.std_mean.dim)
-def std_mean(x: Tensor, dim: Any, unbiased: bool = True, keepdim: bool = False) -> Any:
-    """Standard deviation and mean: PyTorch's trace of sizes of any value fails on this form."""
-    return aten.std_mean.correction(x, dim, correction=int(unbiased), keepdim=keepdim)
-
-
 # Products of weights of few bits
 
 
