@@ -81,7 +81,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], set[str]]] = {
     "solve": (Solve, (6, 6), {"linalg_solve"}),
     "views": (Views, (5, 7), {"linalg_qr"}),
     "wide": (Wide, (4, 5), {"linalg_eig", "fft", "mode"}),
-    "statistics": (Statistics, (6, 9), {"median.dim", "mode", "kthvalue"}),
+    "statistics": (Statistics, (6, 9), {"mode"}),
 }
 
 
