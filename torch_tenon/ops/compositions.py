@@ -19,6 +19,7 @@ from torch._decomp import (
     decomposition_table,
     get_decompositions,
 )
+from torch._decomp import decompositions as composed
 from torch._higher_order_ops.out_dtype import out_dtype_fallback
 from torch._prims_common import suggest_memory_format
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -257,6 +258,17 @@ def diagonal_backward(g: Tensor, sizes: Ints, offset: int, dim1: int, dim2: int)
     whole = g.new_zeros(sizes)
     part = whole.diagonal(offset, dim1, dim2)
     return aten.diagonal_scatter(whole, g.expand(part.shape), offset, dim1, dim2)
+
+
+@composition(aten._unsafe_masked_index.default)
+def unsafe_masked_index(x: Tensor, mask: Tensor, indices: list[Any], fill: Any) -> Any:
+    """x[indices] where the mask is true, and `fill` elsewhere, where indices may be any. PyTorch's
+    own takes the first element where the kernel counts from the end."""
+    from_front = [
+        at if at is None else torch.where(at < 0, at + n, at)
+        for at, n in zip(indices, x.shape, strict=False)
+    ]
+    return composed._unsafe_masked_index(x, mask, from_front, fill)
 
 
 # Lists of tensors, beside those that `lowerings/lists.py` has.

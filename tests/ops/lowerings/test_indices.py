@@ -150,6 +150,20 @@ def test_the_index_that_a_copy_refuses() -> None:
         copy(tensor([-1], device="tenon")).cpu()
 
 
+def test_any_indices_where_a_mask_is_false() -> None:
+    """Others count from the end where they are negative. Those beyond the ends are the ends."""
+
+    def compute(x: Tensor, i: Tensor, j: Tensor, mask: Tensor) -> list[Tensor]:
+        taken = torch.ops.aten._unsafe_masked_index
+        added = torch.ops.aten._unsafe_masked_index_put_accumulate
+        found = [taken(x, mask, [i, j], -7.0), taken(x, mask[0], [None, j], 0.5)]
+        return [*found, taken(x, mask[:, :1], [i[:, 0]], 2.0), added(x, mask, [i, j], mask + 1.0)]
+
+    i, j = torch.arange(-9, 9)[:, None], torch.arange(-8, 9, 2)[None]
+    mask = torch.rand(18, 9) < 0.6
+    same_by_plans(compute, torch.randn(5, 6), i, j, mask)
+
+
 def test_what_is_in_a_set_is_in_order() -> None:
     x = torch.arange(12.0).view(3, 4).t()
     for some in (torch.arange(3.0), 2.0):

@@ -132,6 +132,21 @@ def _index(d: Drawing) -> None:
         d.given["values"] = d.tensor(kept)
 
 
+@rule("_unsafe_masked_index _unsafe_masked_index_put_accumulate", 1, 4)
+def _masked_index(d: Drawing) -> None:
+    """Indices beyond the tensor as well, wherever the mask is."""
+    d.given["self"] = d.tensor(d.shape)
+    first = d.whole(0, len(d.shape) - 1)
+    count = d.whole(1, len(d.shape) - first)
+    shape = d.some_shape(0, 2, 16)
+    none: Any = [None] * first
+    d.given["indices"] = none + [d.tensor(shape, "int64") for _ in range(count)]
+    result = [*d.shape[:first], *shape, *d.shape[first + count :]]
+    d.given["mask"] = d.tensor(result, "bool")
+    if "values" in names_of(d):
+        d.given["values"] = d.tensor(result)
+
+
 @rule("take put")
 def _take(d: Drawing) -> None:
     d.given["self"] = d.tensor(d.shape)
