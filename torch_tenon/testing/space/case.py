@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from keyword import iskeyword
 from typing import Any
 
 Data = dict[str, Any]
@@ -137,6 +138,13 @@ class Case:
         """Two functions: `given(device)` makes the arguments at the k-th size, `compute` calls."""
         return f"{self._given(k)}\n\n\n{self._compute(k)}\n"
 
+    def _function(self) -> str:
+        """The op, whose overload may have a word of Python for its name."""
+        packet, _, overload = self.op.rpartition(".")
+        if iskeyword(overload):
+            return f"getattr(torch.ops.{packet}, {overload!r})"
+        return f"torch.ops.{self.op}"
+
     def _given(self, k: int) -> str:
         lines = ["def given(device):"]
         names = []
@@ -180,8 +188,10 @@ class Case:
                     lines.append(f"    m{i} = m{base}")
                 lines.append(f"    t{i} = {_view(t, f'm{i}')}")
         given = [show(a) for a in self.data["args"]]
-        given += [f"{name}={show(a)}" for name, a in self.data["kwargs"].items()]
-        lines.append(f"    got = torch.ops.{self.op}({', '.join(given)})")
+        for name, a in self.data["kwargs"].items():
+            by_name = f"**{{{name!r}: {show(a)}}}" if iskeyword(name) else f"{name}={show(a)}"
+            given.append(by_name)
+        lines.append(f"    got = {self._function()}({', '.join(given)})")
         kept = f"[{', '.join(f't{i}' for i in range(count))}]"
         lines.append(f"    return got, {kept}" if made else "    return got")
         return "\n".join(lines)

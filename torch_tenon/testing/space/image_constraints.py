@@ -50,7 +50,7 @@ def _columns(d: Drawing) -> None:
         return
     blocks = Size.of(1)
     for n, k, s, p, step in zip(image, kernel, dilation, padding, stride, strict=True):
-        windows = _pooled(n, s * (k - 1) + 1, step, p, upwards=False)
+        windows = pooled(n, s * (k - 1) + 1, step, p, upwards=False)
         blocks = blocks.with_(lambda a, b: a * b, windows)
     rows = channels.with_(lambda c: c * kernel[0] * kernel[1])
     d.given["self"] = d.tensor([*batch, rows, blocks])
@@ -134,7 +134,7 @@ rule("_upsample_bilinear2d_aa _upsample_bicubic2d_aa", 4, 4)(_antialiased)
 # Gradients
 
 
-def _pooled(n: Size, kernel: int, stride: int, padding: int, upwards: bool) -> Size:
+def pooled(n: Size, kernel: int, stride: int, padding: int, upwards: bool) -> Size:
     """How many windows a dimension has."""
 
     def count(k: int) -> int:
@@ -159,7 +159,7 @@ def _pool_backward(n: int) -> None:
         d.given["divisor_override"] = d.one((None, 1, 3, -2))
         d.given["self"] = d.tensor(d.shape)
         windows = [
-            _pooled(x, k, s, p, upwards)
+            pooled(x, k, s, p, upwards)
             for x, k, s, p in zip(d.shape[-n:], kernel, stride, padding, strict=True)
         ]
         d.given["grad_output"] = d.tensor([*d.shape[:-n], *windows])
@@ -331,8 +331,7 @@ def _convolution_backward(d: Drawing) -> None:
     sides = [Size((k,) * 3) for k in (outer, inner // groups, *kernel)]
     d.given["weight"] = d.tensor(sides)
     windows = [
-        _pooled(x, k, s, p, False)
-        for x, k, s, p in zip(image, kernel, stride, padding, strict=True)
+        pooled(x, k, s, p, False) for x, k, s, p in zip(image, kernel, stride, padding, strict=True)
     ]
     d.given["grad_output"] = d.tensor([batch, Size((outer,) * 3), *windows])
     d.given |= {"stride": stride, "padding": padding, "dilation": [1] * n}

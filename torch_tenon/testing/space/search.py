@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from torch_tenon.testing.space import (
     constraints,
     domains,
+    gradient_constraints,
     image_constraints,
     layer_constraints,
     loss_constraints,
@@ -59,7 +60,8 @@ TOGETHER = {"reference": 16, "direct": 16, "window": 16, "sized": 8, "compiled":
 BESIDE = " beside other calls"
 
 
-assert layer_constraints and image_constraints and loss_constraints  # whose import makes entries
+# Whose import makes entries.
+assert layer_constraints and image_constraints and loss_constraints and gradient_constraints
 
 
 @st.composite
