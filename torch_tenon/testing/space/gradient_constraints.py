@@ -107,13 +107,14 @@ def _bags_backward(d: Drawing) -> None:
 
 @rule("_scaled_dot_product_flash_attention_for_cpu_backward", 4, 4)
 def _attention_backward(d: Drawing) -> None:
-    """Sums of exponentials that are those of no forward: the kernel takes any."""
+    """Sums of exponentials that are those of no forward: the kernel takes any. It takes rows for
+    elements in a row, whatever their strides."""
     fractions(d)
     batch, heads, n, m = (Size.of(d.whole(1, k)) for k in (3, 3, 9, 9))
     width = Size.of(d.whole(1, 9))
     moderate = d.some(domains.is_moderate)
     for name, rows in (("grad_out", n), ("query", n), ("key", m), ("value", m), ("out", n)):
-        d.given[name] = d.tensor([batch, heads, rows, width], None, moderate)
+        d.given[name] = d.tensor([batch, heads, rows, width], None, moderate, expanded=[])
     wide = "float64" if d.dtype == "float64" else "float32"
     d.given["logsumexp"] = d.tensor([batch, heads, n], wide, (3.0, 5.5, 4.0))
     d.given["dropout_p"] = 0.0
