@@ -14,6 +14,7 @@ from torch_tenon.compiler.loops.lower import lower
 from torch_tenon.compiler.loops.show import show
 from torch_tenon.compiler.plan import Plan
 from torch_tenon.frontends.graph import build
+from torch_tenon.ir.values import size_hint
 from torch_tenon.targets.c_family import layout as decide
 from torch_tenon.targets.c_family.generate import loop_tree
 from torch_tenon.targets.cpu.backend import cpu_backend
@@ -91,3 +92,21 @@ def test_lanes_run_across_short_rows_that_are_reduced_several_times(
     (kernel,) = plan.kernels
     assert kernel.layout == kind
     torch.testing.assert_close(plan.run([x]), body(x))
+
+
+@pytest.mark.parametrize("shape", [(2, 12, 5, 7), (1, 12, 96, 80), (2, 12, 3, 4, 5)])
+def test_lanes_run_across_dense_channels_of_groups(shape: tuple[int, ...]) -> None:
+    """A group has runs of four channels, which are no vectors."""
+    format = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
+    x = (torch.randn(shape) + 3).to(memory_format=format)
+    weight, bias = torch.randn(12), torch.randn(12)
+
+    def body(x: torch.Tensor, *of_channels: torch.Tensor) -> list[torch.Tensor]:
+        norm = torch.nn.functional.group_norm
+        return [norm(x, 3, *of_channels), norm(x * 2, 3)]  # of memory, and of what is computed
+
+    plan = Plan(build(make_fx(body)(x, weight, bias)).program, cpu_backend()).compile()
+    large = [k for k in plan.kernels if size_hint(k.work) >= x.numel()]
+    assert {k.layout for k in large} == {"column", "flat"}
+    got = plan.run([x, weight, bias])
+    torch.testing.assert_close(got, body(x, weight, bias), rtol=1e-4, atol=1e-5)

@@ -408,8 +408,8 @@ class Program:
             return None
         return self.copy_by_channel(value)
 
-    def has_dense_channels(self, value: Value) -> bool:
-        """Whether it is an image in memory by channel."""
+    def is_by_channel(self, value: Value) -> bool:
+        """Whether it is an image that was laid out by channel here."""
         if isinstance(value, Lazy) and value.realised is not None:
             value = value.realised
         if not isinstance(value, Stored) or len(value.sizes) != 4:

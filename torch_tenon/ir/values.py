@@ -299,6 +299,17 @@ def steps_read(value: Value) -> list[Index] | None:
     return None
 
 
+def has_dense_channels(value: Value) -> bool:
+    """Whether it is computed of images (N, B, ...) of which several channels of several places lie
+    side by side in memory."""
+    if len(value.sizes) < 3 or value.sizes[1] == 1 or product(value.sizes[2:]) == 1:
+        return False
+    if isinstance(value, Lazy) and value.realised is not None:
+        value = value.realised
+    steps = value.layout.strides if isinstance(value, Stored) else steps_read(value)
+    return steps is not None and steps[1] == 1
+
+
 def name_origin(results: Any, origin: str, call_index: int = -1) -> None:
     """Says which op and which recorded call the results are of, as far as they are computed where
     they are used. What an op gives on as it came is of the op that made it."""

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from torch_tenon.ir.index import Index, product
+from torch_tenon.ir.index import Index, floordiv, product
 from torch_tenon.ir.scalar import Scalar, ops
-from torch_tenon.ir.values import Position, Value, reshape
+from torch_tenon.ir.values import Position, Value, has_dense_channels, reshape
 from torch_tenon.ops.lowerings.reductions import moments, number_value, reduce, shared, widest
 from torch_tenon.ops.lowerings.table import (
     Build,
@@ -19,6 +19,10 @@ from torch_tenon.ops.lowerings.table import (
     lowering,
     number,
 )
+from torch_tenon.ops.lowerings.views import permute
+
+CACHED = 1 << 15  # elements of images that a core's cache holds beside what else it needs
+FEW_PLACES = 16  # of which moments cost more than reading them once more from memory
 
 
 def _normalize(b: Build, x: Value, dims: Sequence[int], eps: float) -> tuple[Value, Value]:
@@ -120,7 +124,7 @@ def native_group_norm(
     wide = widest(x.dtype)
     x = shared(b, x)
     per = channels // groups
-    if b.program.has_dense_channels(x):
+    if has_dense_channels(x):
         return _by_channel(b, x, weight, bias, groups, eps)
     split = reshape(x, (n, groups, per, space))
     average, scale = _normalize(b, split, [2, 3], eps)
@@ -139,32 +143,38 @@ def native_group_norm(
 
 def _by_channel(b: Build, x: Value, weight: Any, bias: Any, groups: int, eps: float) -> list[Value]:
     """The same for images with dense channels, where a group has runs of few elements: loops go
-    over all channels, whose moments are joined to those of groups."""
+    over all channels, whose moments are joined to those of groups. They are of pieces that a cache
+    holds, since moments read them twice."""
     wide = widest(x.dtype)
     n, channels = x.sizes[:2]
     per, space = channels // groups, product(x.sizes[2:])
+    length = _cached_length(space, channels)
+    pieces = floordiv(space, length)
+    split = permute(b, reshape(x, (n, channels, pieces, length)), (0, 2, 1, 3))
     averages, squares = (
-        reshape(b.program.realise(v), (n, groups, per)) for v in moments(b, x, [2, 3], wide)
+        reshape(b.program.realise(v), (n, pieces, groups, per))
+        for v in moments(b, split, [3], wide)
     )
     # Their sum may leave the range; their mean does not.
-    shares = elementwise(ops.div, (averages, number_value(per)), wide, wide)
-    average = b.program.realise(reduce(b, shares, [2], "sum", True, shares.load))
+    shares = elementwise(ops.div, (averages, number_value(pieces * per)), wide, wide)
+    average = b.program.realise(reduce(b, shares, [1, 3], "sum", True, shares.load))
 
     def deviations(p: Position) -> Scalar:
-        d = ops.sub(averages.load(p), average.load([*p[:2], 0]))
-        far = ops.mul(ops.mul(d, d), number(space, wide))
+        d = ops.sub(averages.load(p), average.load([p[0], 0, p[2], 0]))
+        far = ops.mul(ops.mul(d, d), number(length, wide))
         found: Scalar = ops.add(squares.load(p), far)
         return found
 
-    whole = reduce(b, squares, [2], "sum", True, deviations)
+    whole = reduce(b, squares, [1, 3], "sum", True, deviations)
     mean, scale = _statistics(b, average, whole, per * space, eps)
 
     w, c = (None if v is None else reshape(v, (groups, per)) for v in (weight, bias))
+    shape = (n, channels, *(1 for _ in x.sizes[2:]))
 
     def of_channels(k: int) -> Value:
         given = (reshape(mean, (n, groups, 1)), reshape(scale, (n, groups, 1)), w, c)
         each = elementwise(lambda *args: _terms(*args)[k], given, wide, wide, 8)
-        return reshape(b.program.copy(broadcast_to(each, (n, groups, per))), (n, channels, 1, 1))
+        return reshape(b.program.copy(broadcast_to(each, (n, groups, per))), shape)
 
     y = elementwise(_applied, (x, *map(of_channels, range(3))), wide, wide, 3)
     metas = [m for m in b.results if m is not None]
@@ -173,3 +183,13 @@ def _by_channel(b: Build, x: Value, weight: Any, bias: Any, groups: int, eps: fl
         cast(reshape(mean, (n, groups)), metas[1].dtype),
         cast(reshape(scale, (n, groups)), metas[2].dtype),
     ]
+
+
+def _cached_length(space: Index, channels: Index) -> Index:
+    """The most places, of which `space` is a multiple, that a cache holds all channels of; all of
+    them where that is hardly any."""
+    if not isinstance(space, int) or not isinstance(channels, int):
+        return space
+    most = CACHED // channels
+    fits = (k for k in range(min(most, space), FEW_PLACES - 1, -1) if space % k == 0)
+    return next(fits, space)

@@ -334,7 +334,7 @@ def _max(rank: int) -> Callable[..., list[Value]]:
         if is_large:
             return _pair_by_loops(b, x, rank, kernel, at, number)
         pair = _pair(b, x, windows, 4 * math.prod(kernel))
-        if any(padding) and not ceil_mode and b.program.has_dense_channels(x):
+        if any(padding) and not ceil_mode and b.program.is_by_channel(x):
             # Choices between all channels and none are no vectors: the least there is lies around.
             least = neutral("max", x.dtype)
             around = with_border(b, x, padding, least)
