@@ -438,7 +438,7 @@ def upper(e: Index) -> Index:
 
 
 def substitute(e: Index, values: Mapping[Any, Index]) -> Index:
-    """`e` with each symbol in `values` replaced."""
+    """`e` with each symbol, division and remainder in `values` replaced."""
     if isinstance(e, int):
         return e
     total: Index = 0
@@ -458,7 +458,7 @@ def substitute(e: Index, values: Mapping[Any, Index]) -> Index:
 
 
 def _substitute_atom(atom: Atom, values: Mapping[Any, Index]) -> Index | None:
-    if isinstance(atom, Symbol):
+    if isinstance(atom, Symbol) or atom in values:
         return values.get(atom)
     assert isinstance(atom, Division)
     numerator, divisor = substitute(atom.numerator, values), substitute(atom.divisor, values)

@@ -4,7 +4,7 @@ computes its own, and not all of them everywhere."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +16,7 @@ from torch_tenon.compiler.loops.tree import (
     Constant,
     For,
     Let,
+    Load,
     Operand,
     Statement,
     Tree,
@@ -37,9 +38,10 @@ def cut_where_conditions_change(tree: Tree, most: int, chosen: Callable[[For], b
     """The chosen innermost loops in pieces, fewer than `most`, in each of which the comparisons of
     the position in the loop with a number are known.
 
-    A loop that reduces is also cut where a bound says that is no number, if there is one such
-    bound: a load that depends on a condition takes several times as long as one that does not. One
-    that chooses among neighbours in memory is cut at a few: it is made vectors of only then."""
+    A loop that loads by such a comparison, or reduces, is also cut where a bound says that is no
+    number, if there is one such bound: a load that depends on a condition takes several times as
+    long as one that does not. One that chooses among neighbours in memory is cut at a few: it is
+    made vectors of only then."""
     return tree.replacing(chosen, lambda loop: pieces(loop, most))
 
 
@@ -51,7 +53,7 @@ def pieces(loop: For, most: int) -> list[Statement]:
         if isinstance(s, Let) and (change := change_of(s, loop)) is not None
     }
     bounds = list(dict.fromkeys(c.at for c in changes.values() if not isinstance(c.at, int)))
-    if (len(bounds) == 1 and _reduces(loop)) or _is_worth(loop, bounds):
+    if (len(bounds) == 1 and _is_slow_by(changes, loop)) or _is_worth(loop, bounds):
         at = bounds[0]
         earlier = {s: c.first for s, c in changes.items() if nonnegative(c.at - at)}
         later = {s: not c.first for s, c in changes.items() if nonnegative(at - c.at)}
@@ -93,9 +95,14 @@ def _is_worth(loop: For, bounds: Sequence[Index]) -> bool:
     return 0 < len(bounds) <= MOST_BOUNDS and chooses_in_groups(loop)
 
 
-def _reduces(loop: For) -> bool:
-    """Whether it reduces, and is none that is written out: that has a known number of rounds."""
-    return loop.kind != "unrolled" and any(isinstance(s, Accumulate) for s in loop.body)
+def _is_slow_by(conditions: Collection[Let], loop: For) -> bool:
+    """Whether a loop reduces, or loads by one of the conditions or its opposite, and is none that
+    is written out: that has a known number of rounds."""
+    if loop.kind == "unrolled":
+        return False
+    masks = [s.mask for s in loop.body if isinstance(s, Load)]
+    masks += [m.args[0] for m in masks if isinstance(m, Let) and m.op == "logical_not"]
+    return any(m in conditions for m in masks) or any(isinstance(s, Accumulate) for s in loop.body)
 
 
 def change_of(s: Let, loop: For) -> Change | None:

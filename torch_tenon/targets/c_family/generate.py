@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch_tenon.compiler.loops.checks import collect_checks
 from torch_tenon.compiler.loops.cut import cut_where_conditions_change
+from torch_tenon.compiler.loops.divisions import divisions_before
 from torch_tenon.compiler.loops.draws import draw_before
 from torch_tenon.compiler.loops.fission import fission, scans_apart
 from torch_tenon.compiler.loops.interchange import interchange, sink
@@ -31,7 +32,7 @@ from torch_tenon.targets.c_family.layout import Layout
 
 def loop_tree(group: Group, kept: set[Buffer], layout: Layout) -> Tree:
     """The tree of a group, laid out, and with all that makes it fast on a processor."""
-    tree = place_values(_ordered(lower(group, kept), layout))
+    tree = place_values(divisions_before(_ordered(lower(group, kept), layout)))
     tree = numbers_as_arguments(tree, layout.numbers())
     if layout.across is not None and layout.lane is not None:
         tree = transpose_tiles(
