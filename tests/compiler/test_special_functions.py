@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,23 @@ FUNCTIONS: dict[str, tuple[Any, Any, list[tuple[float, float]]]] = {
     "legendre": (special.legendre_polynomial_p, sp.eval_legendre, [(-1, 1), (0, 40)]),
     "chebyshev_t": (special.chebyshev_polynomial_t, sp.eval_chebyt, [(-1, 1), (0, 200)]),
     "chebyshev_u": (special.chebyshev_polynomial_u, sp.eval_chebyu, [(-1.2, 1.2), (0, 30)]),
+}
+# Functions of one number, with the least and the greatest that they are finite at.
+OF_ANY_SIZE: dict[str, tuple[Any, Any, float, float]] = {
+    "i0": (special.i0, sp.i0, 1e-37, 88),
+    "i0e": (special.i0e, sp.i0e, 1e-37, 3e38),
+    "i1": (special.i1, sp.i1, 1e-37, 88),
+    "i1e": (special.i1e, sp.i1e, 1e-37, 3e38),
+    "k0": (special.modified_bessel_k0, sp.k0, 1e-37, 80),
+    "k1": (special.modified_bessel_k1, sp.k1, 1e-37, 80),
+    "k0e": (special.scaled_modified_bessel_k0, sp.k0e, 1e-37, 3e38),
+    "k1e": (special.scaled_modified_bessel_k1, sp.k1e, 1e-37, 3e38),
+    "ndtri": (special.ndtri, sp.ndtri, 1e-44, 0.999),
+    "trigamma": (lambda x: torch.polygamma(1, x), lambda x: sp.polygamma(1, x), 1e-18, 3e38),
+    "j0": (special.bessel_j0, sp.j0, 1e-37, 1e7),
+    "j1": (special.bessel_j1, sp.j1, 1e-37, 1e7),
+    "y0": (special.bessel_y0, sp.y0, 1e-37, 1e7),
+    "y1": (special.bessel_y1, sp.y1, 1e-37, 1e7),
 }
 DEGREES = ("hermite", "laguerre", "legendre", "chebyshev_t", "chebyshev_u")
 
@@ -92,6 +110,31 @@ def test_as_scipy(name: str, dtype: torch.dtype, kernels: Any) -> None:
     # Between a function's zeros the error is beside its size there, not beside the zero.
     rtol, atol = (1e-10, 1e-11) if dtype is torch.float64 else (2e-6, 1e-6)
     torch.testing.assert_close(got, want, rtol=rtol, atol=atol)
+
+
+def test_float32_of_any_size() -> None:
+    """To the last bit or two, and as PyTorch at the ends of domains and for what is no number."""
+    rng = np.random.default_rng()
+    edges = [0.0, -0.0, math.inf, -math.inf, math.nan, 0.5, 1, -1, 2, 8, -8, 10]
+    inputs = []
+    for _, _, low, high in OF_ANY_SIZE.values():
+        x = torch.from_numpy(np.exp(rng.uniform(math.log(low), math.log(high), 20000)))
+        inputs.append(torch.cat([x.float(), torch.tensor(edges)]))
+
+    def every(*tensors: torch.Tensor) -> list[torch.Tensor]:
+        return [row[0](x) for row, x in zip(OF_ANY_SIZE.values(), tensors, strict=True)]
+
+    found = torch.compile(every, backend="tenon")(*(x.to("tenon") for x in inputs))
+    for (name, row), x, got in zip(OF_ANY_SIZE.items(), inputs, found, strict=True):
+        count = len(x) - len(edges)
+        with np.errstate(all="ignore"):
+            want = torch.from_numpy(row[1](x[:count].double().numpy())).float()
+        # A wave's error is beside its height, not beside the zero.
+        wave = 1 / x[:count].clamp(min=1).sqrt() if name[0] in "jy" else 0.0
+        far = (got[:count].cpu() - want).abs() - 4e-7 * want.abs() - 1e-7 * wave
+        worst = far.argmax()
+        assert far[worst] <= 1e-37, (name, x[worst].item(), got[worst].item(), want[worst].item())
+        assert_same(got[count:], row[0](x[count:]), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int8])

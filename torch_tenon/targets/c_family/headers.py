@@ -12,9 +12,10 @@ TEMPLATES = Path(__file__).parent / "templates"
 BY_NAME = {
     "fmod.h": ("fmod_f64", "remainder_f64"),
     "log.h": ("erfc_f32", "erfinv_", "lgamma_", "digamma_", "special_"),
-    "erf.h": ("erfc_f32", "erfinv_"),
+    "erf.h": ("erfc_f32", "erfinv_", "special_"),
     "gamma.h": ("lgamma_", "digamma_", "special_"),
     "special.h": ("special_",),
+    "special_f32.h": ("special_",),
     "bessel.h": ("special_bessel_", "special_airy_"),
     "random.h": ("random_",),
 }

@@ -5,10 +5,6 @@ static double special_bessel_j0_f64(double x) { return isinf(x) ? NAN : j0(x); }
 static double special_bessel_j1_f64(double x) { return isinf(x) ? NAN : j1(x); }
 static double special_bessel_y0_f64(double x) { return x < 0 || isinf(x) ? NAN : y0(x); }
 static double special_bessel_y1_f64(double x) { return x < 0 || isinf(x) ? NAN : y1(x); }
-SPECIAL_1(bessel_j0)
-SPECIAL_1(bessel_j1)
-SPECIAL_1(bessel_y0)
-SPECIAL_1(bessel_y1)
 
 /* Airy's Ai: its power series, K of order 1/3, or the series for large negative arguments */
 static double special_airy_ai_f64(double x) {

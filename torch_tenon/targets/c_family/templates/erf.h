@@ -44,9 +44,8 @@ INLINE float erfinv_f32(float y) {
   return a <= 1.0f ? x : NAN;
 }
 /* Even and odd powers apart: each of two shorter sums is rounded less often. */
-INLINE double erfinv_f64(double y) {
-  double t = __builtin_fma(-y, y, 1.0), f = log_fraction(t), a = __builtin_fabs(y);
-  double w = -log_sum(log_exponent(t), f, f / (2 + f)), z = w * w;
+INLINE double erfinv_factor(double w) {
+  double z = w * w;
   double even = 3.376355647485528223e-17;
   even = __builtin_fma(even, z, 1.101525374136789797e-12);
   even = __builtin_fma(even, z, 7.901162640550824203e-10);
@@ -78,7 +77,11 @@ INLINE double erfinv_f64(double y) {
   odd = __builtin_fma(odd, z, 0.0001499120133490254171);
   odd = __builtin_fma(odd, z, 0.008295474425151664321);
   odd = __builtin_fma(odd, z, 0.1547907381104036658);
-  double q = __builtin_fma(odd, w, even);
-  double x = a < 1 ? y * (p / q) : y * INFINITY;
+  return p / __builtin_fma(odd, w, even);
+}
+INLINE double erfinv_f64(double y) {
+  double t = __builtin_fma(-y, y, 1.0), f = log_fraction(t), a = __builtin_fabs(y);
+  double w = -log_sum(log_exponent(t), f, f / (2 + f));
+  double x = a < 1 ? y * erfinv_factor(w) : y * INFINITY;
   return a <= 1 ? x : NAN;
 }

@@ -1,4 +1,5 @@
-/* Special functions in float64, for kernels that name one of them; float32 is computed in float64.
+/* Special functions in float64, for kernels that name one of them; float32 is computed in float64,
+ * here or in special_f32.h.
  * Methods: power series where all terms have one sign, asymptotic series where their smallest term
  * is below the rounding, trapezoidal sums of integrals whose error falls exponentially (Abramowitz
  * and Stegun, chapters 6, 7, 9, 10, 22, 23; NIST DLMF 10.32, 3.5). Where PyTorch's kernels for the
@@ -48,11 +49,6 @@ static double special_i0_f64(double x) {
 static double special_i1_f64(double x) {
   return bessel_i_scaled(x, 1) * exp(fabs(x) / 2) * exp(fabs(x) / 2);
 }
-SPECIAL_1(i0e)
-SPECIAL_1(i1e)
-/* Infinite from where exp is, as the host's. */
-static float special_i0_f32(float x) { return special_i0e_f32(x) * expf(fabsf(x)); }
-static float special_i1_f32(float x) { return special_i1e_f32(x) * expf(fabsf(x)); }
 
 /* exp(x) K_v(x): the integral of exp(-x (cosh t - 1)) cosh(v t) over t from 0 */
 static double bessel_k_scaled(double x, double v) {
@@ -71,10 +67,6 @@ static double special_scaled_modified_bessel_k0_f64(double x) { return bessel_k_
 static double special_scaled_modified_bessel_k1_f64(double x) { return bessel_k_scaled(x, 1); }
 static double special_modified_bessel_k0_f64(double x) { return bessel_k_scaled(x, 0) * exp(-x); }
 static double special_modified_bessel_k1_f64(double x) { return bessel_k_scaled(x, 1) * exp(-x); }
-SPECIAL_1(scaled_modified_bessel_k0)
-SPECIAL_1(scaled_modified_bessel_k1)
-SPECIAL_1(modified_bessel_k0)
-SPECIAL_1(modified_bessel_k1)
 
 /* exp(x^2) erfc(x) */
 static double special_erfcx_f64(double x) {
@@ -90,10 +82,15 @@ static double special_log_ndtr_f64(double x) {
 }
 SPECIAL_1(log_ndtr)
 
-/* The normal distribution's quantile: a rational start, then Halley's steps on the tail */
+/* The normal distribution's quantile: the inverse error function, or in the far tails a rational start
+ * and Halley's steps */
 static double special_ndtri_f64(double p) {
   if (!(p > 0 && p < 1)) return p == 0 ? -INFINITY : p == 1 ? INFINITY : NAN;
-  if (p == 0.5) return 0;
+  double middle = 4 * p * (1 - p), f = log_fraction(middle);
+  if (middle > 0x1p-50) {
+    double w = -log_sum(log_exponent(middle), f, f / (2 + f));
+    return 1.41421356237309504880 * (2 * p - 1) * erfinv_factor(w);
+  }
   double tail = p < 0.5 ? p : 1 - p, t = sqrt(-2 * log(tail));
   double x = t - (2.515517 + t * (0.802853 + t * 0.010328)) /
                      (1 + t * (1.432788 + t * (0.189269 + t * 0.001308)));
@@ -105,7 +102,6 @@ static double special_ndtri_f64(double p) {
   }
   return p < 0.5 ? -x : x;
 }
-SPECIAL_1(ndtri)
 
 /* Hurwitz's zeta by the Euler-Maclaurin formula, in Cephes' steps, which PyTorch takes too: where
  * all powers are 0 and a coefficient is infinite, it is NaN */
@@ -141,21 +137,40 @@ static double special_zeta_f64(double s, double q) {
   return sum;
 }
 SPECIAL_2(zeta)
-/* trigamma(x) of x < 1/2 by reflection. At a pole the sine of a rounded multiple of pi is not zero,
- * and PyTorch's result is finite: the angle is rounded as there. */
-static double trigamma_reflected(double x, double angle) {
-  double s = sin(angle);
-  return PI * PI / (s * s) - special_zeta_f64(2, 1 - x);
+INLINE double two_squares(double x) { /* 1 / x^2 + 1 / (x + 1)^2 */
+  double y = x + 1, product = x * y;
+  return (x * x + y * y) / (product * product);
 }
-static double special_polygamma_f64(double n, double x) {
+/* trigamma(x) of x >= 1/2: eight terms, and the asymptotic series behind them */
+INLINE double trigamma_above(double x) {
+  double z = x < 10 ? x : 10, near = two_squares(z) + two_squares(z + 2);
+  double sum = near + (two_squares(z + 4) + two_squares(z + 6));
+  double w = 1 / (x < 10 ? x + 8 : x), q = w * w, p = -3617.0 / 510;
+  p = __builtin_fma(p, q, 7.0 / 6);
+  p = __builtin_fma(p, q, -691.0 / 2730);
+  p = __builtin_fma(p, q, 5.0 / 66);
+  p = __builtin_fma(p, q, -1.0 / 30);
+  p = __builtin_fma(p, q, 1.0 / 42);
+  p = __builtin_fma(p, q, -1.0 / 30);
+  p = __builtin_fma(p, q, 1.0 / 6);
+  double far = w + q * (0.5 + w * p);
+  return x < 10 ? sum + far : far;
+}
+/* That of x < 1/2 by reflection. At a pole the sine of a rounded multiple of pi is not zero, and
+ * PyTorch's result is finite: the angle is rounded as there. */
+INLINE double trigamma(double x, double angle) {
+  double y = trigamma_above(x < 0.5 ? 1 - x : x), s = sin(x < 0.5 ? angle : 0.5);
+  return x < 0.5 ? PI * PI / (s * s) - y : y;
+}
+static double polygamma_by_zeta(double n, double x) {
   if (n == 0) return digamma_f64(x);
-  if (n == 1 && x < 0.5) return trigamma_reflected(x, PI * x);
-  if (n == 1 && isinf(x)) return 0;
   return (fmod(n, 2.0) == 0 ? -1 : 1) * exp(lgamma(n + 1)) * special_zeta_f64(n + 1, x);
 }
-static float special_polygamma_f32(float n, float x) {
-  if (n == 1 && x < 0.5f) return (float)trigamma_reflected(x, (float)PI * x);
-  return (float)special_polygamma_f64(n, x);
+INLINE double special_polygamma_f64(double n, double x) {
+  return n == 1 ? trigamma(x, PI * x) : polygamma_by_zeta(n, x);
+}
+INLINE float special_polygamma_f32(float n, float x) {
+  return (float)(n == 1 ? trigamma(x, (float)PI * x) : polygamma_by_zeta(n, x));
 }
 
 /* The regularized incomplete gamma functions: lower (a series) and upper (a continued fraction) */
