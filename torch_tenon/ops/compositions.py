@@ -271,6 +271,13 @@ def unsafe_masked_index(x: Tensor, mask: Tensor, indices: list[Any], fill: Any) 
     return composed._unsafe_masked_index(x, mask, from_front, fill)
 
 
+@composition(aten.native_dropout_backward.default)
+def native_dropout_backward(g: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """The gradient of dropout (any shape). PyTorch's decomposition multiplies the mask, in the
+    gradient's dtype, by the scale first: a whole number times 0 gets a sign by that."""
+    return g * mask * scale
+
+
 # Lists of tensors, beside those that `lowerings/lists.py` has.
 
 
@@ -341,7 +348,9 @@ def _unpooled(op: Any) -> Callable[..., Tensor]:
         if not x.dtype.is_floating_point:
             return NotImplemented
         count = math.prod(output_size)
-        torch._assert_async(((places >= 0) & (places < count)).all(), "found an invalid max index")
+        if count != 0:  # the kernel looks at no place of an image without any
+            are_places = ((places >= 0) & (places < count)).all()
+            torch._assert_async(are_places, "found an invalid max index")
         found: Tensor = scattered(x, places, output_size, *how)
         by_channel = x.dim() == 4 and suggest_memory_format(x) is torch.channels_last
         return found.contiguous(memory_format=torch.channels_last) if by_channel else found

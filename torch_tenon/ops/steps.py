@@ -269,9 +269,3 @@ def logsumexp(x: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
     total = (x - greatest).exp().sum(dim, keepdim=True).log() + greatest
     dims = [dim] if isinstance(dim, int) else list(dim)
     return total if keepdim else total.squeeze(dims or list(range(x.dim())))
-
-
-@steps(aten.native_dropout_backward.default)
-def native_dropout_backward(g: Tensor, mask: Tensor, scale: float) -> Tensor:
-    """The gradient of dropout."""
-    return g * mask * scale

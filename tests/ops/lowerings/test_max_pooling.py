@@ -9,6 +9,8 @@ from against_cpu import executing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.ops.lowerings.by_plan import same_by_plans
+
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 SPECIAL = torch.tensor([0.0, 1.0, 2.0, -torch.inf, torch.inf, torch.nan, -0.0])
 
@@ -119,3 +121,16 @@ def test_windows_at_random_places(rank: int, dtype: torch.dtype, compiled: None)
             got = pool(inputs[0].to("tenon"), [2] * rank, out, inputs[1].to("tenon"))
             for ours, theirs in zip(got, want, strict=True):
                 torch.testing.assert_close(ours.cpu(), theirs, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("size", [(0, 3), (3, 0)])
+def test_places_in_images_of_nothing_are_not_looked_at(size: tuple[int, int]) -> None:
+    x, places = torch.ones(2, 3, 4, 5), torch.full((2, 3, 4, 5), 99)
+
+    def unpooled(x: torch.Tensor, places: torch.Tensor) -> list[torch.Tensor]:
+        flat = torch.ops.aten.max_unpool2d(x, places, size)
+        deep = torch.ops.aten.max_unpool3d(x, places, (2, *size), (1, 1, 1), (0, 0, 0))
+        return [flat, deep]
+
+    for dynamic in (False, True):
+        same_by_plans(unpooled, x, places, dynamic=dynamic)

@@ -22,17 +22,17 @@ Results = list[torch.Tensor]
 
 @pytest.fixture(params=["eager", "torch.compile"])
 def run(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
-    """Runs a function on a tensor of the device by a plan."""
+    """Runs a function on tensors of the device by a plan."""
 
-    def by_plan(function: Callable[..., Results], x: torch.Tensor) -> Results:
-        there = x.to("tenon")
+    def by_plan(function: Callable[..., Results], *given: torch.Tensor) -> Results:
+        there = [x.to("tenon") for x in given]
         _C.commit_all()
         if request.param == "torch.compile":
             torch._dynamo.reset()
-            return [t.cpu() for t in torch.compile(function, backend="tenon")(there)]
+            return [t.cpu() for t in torch.compile(function, backend="tenon")(*there)]
         with executing("compiled"):
             for _ in range(2):
-                found = function(there)
+                found = function(*there)
                 _C.commit_all()
         return [t.cpu() for t in found]
 
@@ -149,6 +149,25 @@ def test_dropout_multiplies(p: float, dtype: torch.dtype, run: Callable[..., Res
         assert (infinite.isnan() | infinite.isinf()).all() and infinite.isnan().any()
         assert (columns[:, 3:5] == 0).all() and columns[:, 4].signbit().all()
         assert not columns[:, 3].signbit().any()
+
+
+@pytest.mark.parametrize("mask", [torch.bool, torch.int8, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.float32, torch.bfloat16])
+def test_gradients_of_dropout_multiply_in_turn(
+    dtype: torch.dtype, mask: torch.dtype, run: Callable[..., Results]
+) -> None:
+    """By the mask, which may be any number, and then by the scale. Of whole numbers no 0 has a
+    sign before that."""
+    g = torch.tensor([0, -1, 2, -300.7, 1e4]).to(dtype)[:, None]
+    kept = torch.tensor([0, 0.5, -3, 100]).to(mask)
+
+    def gradients(g: torch.Tensor, kept: torch.Tensor) -> Results:
+        return [torch.ops.aten.native_dropout_backward(g, kept, s) for s in (2.3, -1.0)]
+
+    want = gradients(g, kept)
+    for found, exact in zip(run(gradients, g, kept), want, strict=True):
+        assert_same(found, exact)
+        assert torch.equal(found.signbit(), exact.signbit())
 
 
 @pytest.mark.slow
