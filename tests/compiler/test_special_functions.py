@@ -236,3 +236,19 @@ def test_running_logarithms_of_sums_are_as_close_as_the_cpus(compiled: None) -> 
     for _ in range(2):  # the first call of an op runs at once
         got = gradient(x.to("tenon"), g.to("tenon")).cpu()
         assert (got - exact).abs().max() <= allowed
+
+
+def test_chebyshev_polynomials_beside_their_roots_are_as_pytorch_has_them() -> None:
+    """What is left there depends on the way that it is computed alone."""
+    numbers = torch.tensor([0, 0.5, -0.5, 0.25, 0.75, -0.25], dtype=torch.float64)
+    degrees = torch.tensor([3, 5, 6, 7, 7.5, 8, 9, 63, 64], dtype=torch.float64)
+    given = [t.contiguous() for t in torch.meshgrid(numbers, degrees, indexing="ij")]
+    names = [f"{s}chebyshev_polynomial_{k}" for s in ("", "shifted_") for k in "tuvw"]
+
+    def every(x: torch.Tensor, n: torch.Tensor) -> list[torch.Tensor]:
+        return [getattr(special, name)(x, n) for name in names]
+
+    found = torch.compile(every, backend="tenon")(*(t.to("tenon") for t in given))
+    want = every(*given)
+    assert any((x.abs() > 0).logical_and(x.abs() < 1e-14).any() for x in want)
+    assert_same(found, want, rtol=1e-9)

@@ -107,6 +107,13 @@ def test_what_numbers_alone_make_is_made_in_double_precision() -> None:
     assert torch.equal(got, want)
 
 
+def test_what_whole_numbers_make_in_an_out_is_made_in_double_precision() -> None:
+    x, out = torch.tensor([1, 2, 3]), torch.empty(0)
+    with Otherwise(None):
+        torch.special.chebyshev_polynomial_v(x // 4, 100, out=out)
+    assert torch.equal(out, torch.ones(3))  # 0.99999487 in float32
+
+
 def test_a_step_is_no_slope() -> None:
     """Noise moves a number that lies at a threshold by a whole one."""
     want, noisy = numbers(3.0), [numbers(2.0), numbers(3.0)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import torch
@@ -66,9 +67,10 @@ class Otherwise(TorchDispatchMode):
             return func(*args, **kwargs)
         if func.is_view or tags & {torch.Tag.nondeterministic_seeded, torch.Tag.inplace_view}:
             return func(*args, **kwargs)
-        given = [*args, *kwargs.values()]
-        if not any(_floating(x) for x in tree_leaves(given)):
-            return _of_integers(func, *args, **kwargs)
+        outs = {a.name for a in func._schema.arguments if a.is_out}
+        read = [*args, *(x for name, x in kwargs.items() if name not in outs)]
+        if not any(_floating(x) for x in tree_leaves(read)):
+            return _of_integers(func, outs, *args, **kwargs)
         wide_args, wide_kwargs = tree_map(self._widened, (args, kwargs))
         if func._schema.name in _SYMMETRIC:
             wide_args = wide_args[1::-1] + wide_args[2:]
@@ -110,15 +112,22 @@ class Otherwise(TorchDispatchMode):
         return torch.stack((wide, wide), -1)[..., 0] if _floating(x) else wide
 
 
-def _of_integers(func: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
+def _of_integers(
+    func: torch._ops.OpOverload, outs: AbstractSet[str], *args: Any, **kwargs: Any
+) -> Any:
     """The op with integers, or with numbers alone, rounded from double precision where its result
-    is float32."""
+    is float32; `outs` are arguments that it writes and does not read."""
     result = func(*args, **kwargs)
     found = [x for x in tree_leaves(result) if _floating(x)]
-    if not found or "empty" in func._schema.name or func._schema.is_mutable:
+    writes = {a.name for a in func._schema.arguments if a.alias_info is not None}
+    if not found or "empty" in func._schema.name or not writes <= outs:
         return result
     if (dtype := kwargs.get("dtype")) is not None:
         kwargs["dtype"] = _WIDER.get(dtype, dtype)
+    for name in writes & kwargs.keys():  # they have the results' sizes by now
+        kwargs[name] = tree_map(
+            lambda x: x.to(_WIDER.get(x.dtype, x.dtype), copy=True), kwargs[name]
+        )
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:

@@ -233,12 +233,13 @@ static double within_dtype(double x, double most) {
 #define FLOAT_MOST 0x1.fffffep127
 #define DOUBLE_MOST 0x1.fffffffffffffp1023
 
-/* Those of Chebyshev differ in the polynomial of degree 1. */
+/* Those of Chebyshev differ in the polynomial of degree 1. Beyond as many steps as PyTorch's kernels
+   take they are trigonometric, as there: beside a root the two ways have no digit in common. */
 static double chebyshev(
-    double x, double degree, double slope, double shift, int kind, double most) {
+    double x, double degree, double slope, double shift, int kind, int steps, double most) {
   if (!(degree > -1 && degree < 0x1p63)) return 0; /* degrees are cut to integers */
   int64_t n = (int64_t)degree;
-  if (n > 60 && fabs(x) < 1) {
+  if (n > steps && fabs(x) < 1) {
     double t = acos(x);
     if (kind == 0) return cos(n * t);
     if (kind == 1) return sin((n + 1) * t) / sin(t);
@@ -246,7 +247,7 @@ static double chebyshev(
   }
   double p = 1, q = shift == 0 ? slope * x : slope * x + shift; /* a zero keeps its sign */
   if (n == 0) return p;
-  if (n > 60 && fabs(x) == 1) { /* arithmetic progressions, with alternating signs at -1 */
+  if (n > steps && fabs(x) == 1) { /* arithmetic progressions, with alternating signs at -1 */
     double sign = x < 0 && n % 2 ? -1 : 1, step = fabs(q) - 1;
     return sign * (1 + step * n);
   }
@@ -257,24 +258,24 @@ static double chebyshev(
   }
   return q;
 }
-#define CHEBYSHEV(N, SLOPE, SHIFT, KIND)                                                          \
+#define CHEBYSHEV(N, SLOPE, SHIFT, KIND, STEPS, SHIFTED_STEPS)                                    \
   static double special_chebyshev_polynomial_##N##_f64(double x, double n) {                      \
-    return chebyshev(x, n, SLOPE, SHIFT, KIND, DOUBLE_MOST);                                      \
+    return chebyshev(x, n, SLOPE, SHIFT, KIND, STEPS, DOUBLE_MOST);                               \
   }                                                                                               \
   static double special_shifted_chebyshev_polynomial_##N##_f64(double x, double n) {              \
-    return chebyshev(2 * x - 1, n, SLOPE, SHIFT, KIND, DOUBLE_MOST);                              \
+    return chebyshev(2 * x - 1, n, SLOPE, SHIFT, KIND, SHIFTED_STEPS, DOUBLE_MOST);               \
   }                                                                                               \
   static float special_chebyshev_polynomial_##N##_f32(float x, float n) {                         \
-    return (float)chebyshev(x, n, SLOPE, SHIFT, KIND, FLOAT_MOST);                                \
+    return (float)chebyshev(x, n, SLOPE, SHIFT, KIND, STEPS, FLOAT_MOST);                         \
   }                                                                                               \
   static float special_shifted_chebyshev_polynomial_##N##_f32(float x, float n) {                 \
-    return (float)chebyshev(within_dtype(2 * (double)x - 1, FLOAT_MOST), n, SLOPE, SHIFT, KIND,   \
-                            FLOAT_MOST);                                                          \
+    double shifted = within_dtype(2 * (double)x - 1, FLOAT_MOST);                                 \
+    return (float)chebyshev(shifted, n, SLOPE, SHIFT, KIND, SHIFTED_STEPS, FLOAT_MOST);           \
   }
-CHEBYSHEV(t, 1, 0, 0)
-CHEBYSHEV(u, 2, 0, 1)
-CHEBYSHEV(v, 2, -1, 2)
-CHEBYSHEV(w, 2, 1, 3)
+CHEBYSHEV(t, 1, 0, 0, 6, 6)
+CHEBYSHEV(u, 2, 0, 1, 8, 6)
+CHEBYSHEV(v, 2, -1, 2, 8, 6)
+CHEBYSHEV(w, 2, 1, 3, 8, 4)
 
 /* PyTorch gives NaN above a degree. */
 static double hermite(double x, double degree, double factor, double last, double most) {
