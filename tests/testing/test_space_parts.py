@@ -16,7 +16,7 @@ from torch_tenon.testing.space.running import MODES, Outcome, run
 from torch_tenon.testing.space.script import script
 from torch_tenon.testing.space.search import calls
 from torch_tenon.testing.space.shrinking import shrink
-from torch_tenon.testing.space.undefined import evidence
+from torch_tenon.testing.space.undefined import evidence, is_pointwise
 from torch_tenon.testing.space.worker import Runner
 
 nan, inf = math.nan, math.inf
@@ -90,6 +90,20 @@ def test_zeros_have_no_signs_where_an_op_adds() -> None:
     got, want, way = numbers(-0.0), numbers(nan), numbers(0.0)
     assert differing(got, want, [way], [], [], 1.0, signs=False) is None
     assert differing(got, want, [way], [], [], 1.0, signs=True) is not None
+
+
+@pytest.mark.parametrize("op", ["sum.default", "mean.default", "std_mean.correction"])
+def test_the_rounding_of_a_sum_is_beside_its_terms(op: str) -> None:
+    """However little is left of them. A result that is not a sum has no such limit."""
+    most = torch.finfo(torch.float32).max
+    x = tensor([4], most, -most, 0.0, 1.0)
+    got, judge = outcome_of(case_of(f"aten.{op}", [x], [{"tensor": 0}]))
+    for off, right in ((1e30, True), (1e33, False)):
+        got.results[-1].value = torch.tensor(off)
+        assert (judge.find(got) is None) == right
+    got, judge = outcome_of(case_of("aten.amin.default", [x], [{"tensor": 0}]))
+    got.results[-1].value = torch.tensor(-most * (1 - 1e-5))
+    assert judge.find(got) is not None
 
 
 def test_a_call_of_numbers_is_as_exact_as_the_cpus_worst_element() -> None:
@@ -256,6 +270,24 @@ def test_what_vectors_make_of_few_numbers_is_one_way() -> None:
     found = [w.gradients[0].value for w in evidence(case, 0).ways]
     assert {tuple(value.shape) for value in found} == {(2,)}
     assert {bool(value.isnan().all()) for value in found} == {False, True}
+
+
+@pytest.mark.parametrize("op", ["hardswish_backward.default", "hardswish_backward.out"])
+def test_a_gradient_is_pointwise_where_its_function_is(op: str) -> None:
+    """The CPU's vectors have NaN for it, and its single numbers the gradient. PyTorch has no tag."""
+    tensors = [tensor([2], 1.0), tensor([2], nan), tensor([2], 0.0)]
+    out = {"out": {"tensor": 2}} if op.endswith("out") else {}
+    case = Case(case_of(f"aten.{op}", tensors, [{"tensor": 0}, {"tensor": 1}], **out))
+    found = [w.results[0].value for w in evidence(case, 0).ways]
+    assert {bool(value.isnan().all()) for value in found} == {False, True}
+
+
+@pytest.mark.parametrize(("reduction", "pointwise"), [(0, True), (1, False), (2, False)])
+def test_a_loss_is_pointwise_where_it_is_not_reduced(reduction: int, pointwise: bool) -> None:
+    tensors = [tensor([2], 1.0), tensor([2], nan), tensor([2], 0.5)]
+    args: list[Any] = [{"tensor": 0}, {"tensor": 1}, {"tensor": 2}, reduction]
+    case = Case(case_of("aten.mse_loss_backward.default", tensors, args))
+    assert is_pointwise(case) == pointwise
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -45,7 +45,8 @@ class Evidence:
     """What the CPU makes of the call otherwise: `ways` in other right ways, `repeats` in the very
     same way, `noisy` with numbers that are off by a little, `scale` the largest number given;
     `undefined`: it has no one result, `of_numbers`: it is given no tensor, so that nothing but the
-    CPU's largest error shows how exact its elements are."""
+    CPU's largest error shows how exact its elements are; `terms` of absolute numbers, where it adds
+    numbers up."""
 
     ways: list[Outcome]
     repeats: list[Outcome]
@@ -53,6 +54,7 @@ class Evidence:
     scale: float
     undefined: bool = False
     of_numbers: bool = False
+    terms: list[Outcome] = field(default_factory=list)
 
 
 class Judge:
@@ -185,6 +187,7 @@ class Judge:
             self.signs,
             self.approximate,
             evidence.of_numbers,
+            same(evidence.terms),
         )
         return Finding("value", f"{where}: {text}") if text else None
 
@@ -253,11 +256,13 @@ def differing(
     signs: bool = True,
     approximate: bool = False,
     of_numbers: bool = False,
+    terms: Sequence[torch.Tensor] = (),
 ) -> str | None:
     """In words where numbers differ from all that the CPU makes; None where they do not.
 
     `scale` is the largest number given, `signs` says whether zeros have some, `of_numbers` that no
-    tensor was given. What two equal calls on the CPU differ in is undefined.
+    tensor was given. What two equal calls on the CPU differ in is undefined. Of a sum the rounding
+    is beside the sum of the absolute `terms`, however little the terms themselves leave.
     """
     part = want.dtype.to_real() if want.is_complex() else want.dtype
     mine, theirs, *others = (_reals(x) for x in (got, want, *ways))
@@ -280,6 +285,9 @@ def differing(
                 most = torch.finfo(part).eps * x.abs().nan_to_num(0, 0, 0).max()
                 off = off.max().clamp(max=most).expand_as(off)
             right |= _near(mine, x, _FACTOR * off)
+        last = torch.finfo(torch.float32 if part.itemsize == 2 else part).eps  # 16 bits add in 32
+        for x in (_reals(y).clamp(max=torch.finfo(part).max) for y in terms):
+            right |= _near(mine, theirs, _FACTOR * last * x.nan_to_num(0))
         slope = _SLOPE * scale * torch.finfo(part).eps * math.sqrt(max(1, want.numel()))
         for x in (_reals(y) for y in noisy):
             moved = (x - theirs).abs().nan_to_num(0, 0, 0)

@@ -23,11 +23,35 @@ def _reduced(d: Drawing, shape: Shape) -> None:
         d.given["grad_output"] = d.tensor([] if d.given["reduction"] else shape)
 
 
+def _of_some_rows(d: Drawing) -> None:
+    """The CPU leaves what it is given for a loss of no rows as it was."""
+    if len(d.shape) > 1 and {"out", "output"} & names_of(d):
+        d.shape[0] = d.shape[0].with_(lambda n: max(n, 1))
+
+
+@rule("huber_loss soft_margin_loss")
+def _reduced_in_place(d: Drawing) -> None:
+    """Into `out` the CPU writes the loss of each number, beside what is a view too, and adds these
+    up there."""
+    reduction = d.given["reduction"] = d.whole(0, 2) if d.right or not d.chance(4) else 3
+    if "out" in names_of(d):
+        d.given["self"], d.given["target"] = d.tensor(d.shape), d.like()
+        shape = [] if reduction else d.shape
+        d.given["out"] = d.tensor(d.one(([Size.of(0)], shape)), expanded=[])
+
+
+UNCHECKED.update(("huber_loss", "soft_margin_loss"))
+
+
 @rule("binary_cross_entropy binary_cross_entropy_backward")
 def _cross_entropy(d: Drawing) -> None:
-    """`F.binary_cross_entropy` expands the weight, and the kernel does not look whether it fits."""
+    """`F.binary_cross_entropy` expands the weight, and the kernel does not look whether it fits. Of
+    a loss that is reduced into `out` it computes as many numbers as that had."""
     fractions(d)
     _reduced(d, d.shape)
+    if "out" in names_of(d):
+        d.given["reduction"] = 0
+        d.given["out"] = d.tensor(d.shape, expanded=[])
     for name in ("self", "target"):
         d.given[name] = d.tensor(d.shape, None, (0.25, 1.0, 0.0, 0.5, 0.9, 1e-3))
     d.given["weight"] = None if d.chance(2) else d.tensor(d.shape)
@@ -36,6 +60,7 @@ def _cross_entropy(d: Drawing) -> None:
 @rule("multi_margin_loss multi_margin_loss_backward", 1, 2)
 def _margin(d: Drawing) -> None:
     fractions(d)
+    _of_some_rows(d)
     classes = d.shape[-1]
     d.given["self"] = d.tensor(d.shape)
     d.given["target"] = d.index(d.shape[:-1], classes[0])
@@ -48,11 +73,16 @@ def _margin(d: Drawing) -> None:
 @rule("multilabel_margin_loss_forward", 1, 2)
 def _labels(d: Drawing) -> None:
     fractions(d)
+    _of_some_rows(d)
     classes = d.shape[-1][0]
     d.given["self"] = d.tensor(d.shape)
     palette = [d.whole(-1, classes - 1) for _ in range(d.whole(1, 5))]
+    palette += [] if d.right else [d.one((-2, classes, 2**31))]
     d.given["target"] = d.tensor(d.shape, "int64", palette, times=1)
     d.given["reduction"] = d.whole(0, 2)
+
+
+UNCHECKED.update(("binary_cross_entropy", "multi_margin_loss", "multilabel_margin_loss_forward"))
 
 
 @rule("nll_loss2d_forward nll_loss2d_backward", 4, 4)

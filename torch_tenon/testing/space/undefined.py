@@ -19,6 +19,14 @@ from torch_tenon.testing.space.ops import base_name, named
 from torch_tenon.testing.space.running import Outcome, Seen, run
 
 _NOISY = 8
+# Ops whose results are sums of terms: of the absolute numbers they are what rounding is beside. No
+# noise shows that where the next number is infinite.
+_SUMS = frozenset(
+    (
+        *("sum", "nansum", "mean", "nanmean", "std_mean", "var_mean", "cumsum", "trace"),
+        *("dot", "vdot", "mv", "mm", "bmm"),
+    )
+)
 
 
 def evidence(case: Case, k: int) -> Evidence:
@@ -27,7 +35,7 @@ def evidence(case: Case, k: int) -> Evidence:
         warnings.simplefilter("ignore")
         written = written_tensors(case)
         ways = [run(case, "cpu", k, change=partial(_changed, written, f)) for f in _LAYOUTS]
-        if _is_pointwise(case.op) and not _has_parts_of_memory(case):
+        if is_pointwise(case) and not _has_parts_of_memory(case):
             ways.append(_first_of_many(run(case, "cpu", k, change=_among_others), case, k))
         with Otherwise(None):
             ways.append(run(case, "cpu", k))
@@ -40,8 +48,11 @@ def evidence(case: Case, k: int) -> Evidence:
             repeats += [run(case, "cpu", k, change=_ordinary)]
         noisy = [run(case, "cpu", k, change=partial(_moved, seed)) for seed in range(_NOISY)]
         of_numbers = not case.data["tensors"]
+        adds = base_name(named(case.op)) in _SUMS
+        absolute = partial(_changed, written, torch.abs)
+        terms = [run(case, "cpu", k, change=absolute)] if adds else []
         undefined = not _settled(case, k)
-    return Evidence(ways, repeats, noisy, _scale(case), undefined, of_numbers)
+    return Evidence(ways, repeats, noisy, _scale(case), undefined, of_numbers, terms)
 
 
 def _settled(case: Case, k: int) -> bool:
@@ -80,11 +91,9 @@ def _overlaps(t: Tensor) -> bool:
 
 def written_tensors(case: Case) -> set[int]:
     """Numbers of the tensors that the call writes: a copy of one would not show it."""
-    schema = named(case.op)._schema
-    given = dict(zip((a.name for a in schema.arguments), case.data["args"], strict=False))
-    given |= case.data["kwargs"]
+    given = _given(case)
     found: set[int] = set()
-    for argument in schema.arguments:
+    for argument in named(case.op)._schema.arguments:
         if argument.alias_info is not None and argument.name in given:
             _collect(given[argument.name], found)
     bases = {case.data["tensors"][i].get("base", i) for i in found}
@@ -144,13 +153,30 @@ def _laid(change: Any, x: torch.Tensor) -> torch.Tensor:
 _MANY = 96
 
 
-def _is_pointwise(op: str) -> bool:
-    """Whether each element of an op's result is of those at its place; so is a gradient of such."""
-    if torch.Tag.pointwise in named(op).tags:
-        return True
-    forward = getattr(torch.ops.aten, base_name(named(op)).removesuffix("_backward"), None)
-    overloads = [] if forward is None else [getattr(forward, k) for k in forward.overloads()]
-    return any(torch.Tag.pointwise in f.tags for f in overloads)
+# What PyTorch has no tag for. Losses are pointwise where they are not reduced.
+_POINTWISE = frozenset(("hardswish", "_prelu_kernel", "log_sigmoid_forward", "log_sigmoid"))
+_LOSSES = frozenset(
+    ("mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss", "binary_cross_entropy")
+)
+
+
+def is_pointwise(case: Case) -> bool:
+    """Whether each element of a call's results is of those at its place; so is a gradient of
+    such."""
+    name = base_name(named(case.op))
+    forward = name.removesuffix("_backward")
+    if forward in _LOSSES:
+        return _given(case).get("reduction", 1) == 0
+    packets = [getattr(torch.ops.aten, n, None) for n in (name, forward)]
+    overloads = [getattr(p, k) for p in packets if p is not None for k in p.overloads()]
+    return forward in _POINTWISE or any(torch.Tag.pointwise in f.tags for f in overloads)
+
+
+def _given(case: Case) -> dict[str, Any]:
+    """The arguments by name."""
+    names = (a.name for a in named(case.op)._schema.arguments)
+    given: dict[str, Any] = dict(zip(names, case.data["args"], strict=False))
+    return given | case.data["kwargs"]
 
 
 def _has_parts_of_memory(case: Case) -> bool:
@@ -215,10 +241,7 @@ def _whole(x: str) -> bool:
 
 def _to_whole(case: Case) -> bool:
     """Whether the call converts to whole numbers: what no such number can hold becomes anything."""
-    schema = named(case.op)._schema
-    given = dict(zip((a.name for a in schema.arguments), case.data["args"], strict=False))
-    given |= case.data["kwargs"]
-    wanted = [v["torch"] for v in given.values() if isinstance(v, dict) and "torch" in v]
+    wanted = [v["torch"] for v in _given(case).values() if isinstance(v, dict) and "torch" in v]
     written = [case.data["tensors"][i]["dtype"] for i in written_tensors(case)]
     return any(_whole(name) for name in wanted + written)
 
