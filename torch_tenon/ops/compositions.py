@@ -32,6 +32,7 @@ import torch_tenon.ops.losses
 import torch_tenon.ops.membership
 import torch_tenon.ops.optimizer_steps
 import torch_tenon.ops.products
+import torch_tenon.ops.progressions
 import torch_tenon.ops.recurrent_layers
 import torch_tenon.ops.upsampling  # noqa: F401  # the entries of all of them
 from torch_tenon.ir.sixteen_bits import rounded_number
@@ -480,45 +481,6 @@ def pdist_backward(g: Tensor, x: Tensor, p: float, distances: Tensor) -> Tensor:
         return half + half.t()
 
     return aten._cdist_backward(square(g), x, x, p, square(distances))
-
-
-# Progressions
-
-
-_OF_ENDS = [getattr(aten.linspace, name) for name in aten.linspace.overloads() if "out" not in name]
-
-
-@composition(*_OF_ENDS)
-def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, **where: Any) -> Tensor:
-    """Numbers with equal steps (steps), of which the second half is counted from the end. PyTorch's
-    decomposition counts the middle one from the start, which shows where an end is infinite, and
-    takes no tensors for ends where no device is named."""
-    start, end = (int(x) if isinstance(x, bool) else x for x in (start, end))  # tensors take none
-    wanted = dtype or torch.get_default_dtype()
-    excluded = known_of(aten.linspace.default).decomposition_except
-    if str(wanted).removeprefix("torch.") in excluded:
-        return NotImplemented
-    ends = [x for x in (start, end) if isinstance(x, Tensor)]
-    if wanted.is_complex or any(isinstance(x, complex) for x in (start, end)):
-        if ends:
-            return NotImplemented
-        of_ends = _core_aten_decompositions_post_autograd()[aten.linspace.default]
-        found: Tensor = of_ends(start, end, steps, dtype=dtype, **where)
-        return found
-    if any(x.dim() != 0 or x.is_complex() for x in ends) or steps < 0:
-        return NotImplemented  # the CPU refuses it
-    numbers = torch.arange(0, steps, **where)  # of a truth value too
-    start, end = (
-        x.to(numbers.device, torch.float64) if isinstance(x, Tensor) else x for x in (start, end)
-    )
-    if steps == 0:
-        return numbers.to(wanted)
-    if steps == 1:
-        return torch.zeros_like(numbers, dtype=wanted) + start
-    step = (end - start) / (steps - 1)
-    from_start = start + step * numbers.to(wanted)
-    from_end = end - step * (steps - 1 - numbers).to(wanted)
-    return torch.where(numbers < steps // 2, from_start, from_end).to(wanted)
 
 
 # Random choices

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from torch_tenon.ops.composition_table import composition
+from torch_tenon.ops.progressions import linspace
 from torch_tenon.ops.traced import above_gradients
 
 aten = torch.ops.aten
@@ -25,7 +26,8 @@ def _axes(x: Tensor, size: Ints, align_corners: bool) -> list[Tensor]:
         if count <= 1:
             at = x.new_zeros(count)
         else:
-            at = torch.linspace(-1, 1, count, dtype=x.dtype, device=x.device)
+            # Not PyTorch's, whose number of steps is no size of any value.
+            at = linspace(-1, 1, count, dtype=x.dtype, device=x.device)
             at = at if align_corners else at * (count - 1) / count
         found.append(at.view(-1, *[1] * k))
     return found

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tests.against_cpu import assert_same, executing
 from tests.ops.lowerings.by_plan import same_at_sizes, same_by_plans, same_gradients
 from torch_tenon.ops.lowerings.table import Build
 
@@ -126,6 +127,25 @@ def test_at_sizes(padding: str, align: bool) -> None:
         return [torch.randn(2, 3, n, n + 1), torch.randn(2, 2, 3) * 3]
 
     same_at_sizes(compute, make, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (1, 0)], ids=str)
+def test_grids_at_sizes_are_loops(sizes: tuple[int, int], caplog: pytest.LogCaptureFixture) -> None:
+    """One whose number of steps had to be known was a call, and into `out` no plan at all."""
+
+    def compute(theta: torch.Tensor, n: int) -> list[torch.Tensor]:
+        size = [len(theta), 3, *(n + k if given else 1 for k, given in enumerate(sizes))]
+        out = torch.empty(0, device=theta.device)
+        aten.affine_grid_generator.out(theta, size, True, out=out)
+        return [aten.affine_grid_generator(theta, size, True) + 1, out]
+
+    with executing("compiled"), caplog.at_level(logging.DEBUG, "torch_tenon"):
+        for n in (5, 5, 7, 7, 6, 6, 9, 9):
+            theta = torch.randn(n - 1, 2, 3)
+            found = compute(theta.to("tenon"), n)
+            assert_same(found, compute(theta, n), rtol=1e-5, atol=1e-5)
+    text = [r.getMessage() for r in caplog.records]
+    assert not [t for t in text if "is a call" in t or "by reference" in t]
 
 
 @pytest.mark.parametrize("wanted", [[True, False], [False, True], [False, False]])
