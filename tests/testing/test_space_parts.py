@@ -12,7 +12,7 @@ from torch_tenon.testing.fuzz.otherwise import Otherwise
 from torch_tenon.testing.space import domains, ops
 from torch_tenon.testing.space.case import Case, Data
 from torch_tenon.testing.space.judgement import Judge, differing
-from torch_tenon.testing.space.running import MODES, Outcome, run
+from torch_tenon.testing.space.running import MODES, Outcome, functions, run
 from torch_tenon.testing.space.script import script
 from torch_tenon.testing.space.search import calls
 from torch_tenon.testing.space.shrinking import shrink
@@ -36,6 +36,26 @@ def test_a_number_tells_the_calls(op: str) -> None:
     assert drawn != calls(op, 4, 20, list(MODES))
     for case in drawn:
         compile(script([case]), "<script>", "exec")
+
+
+@pytest.mark.parametrize(
+    ("op", "argument"),
+    [("_embedding_bag.default", 2), ("bucketize.Tensor", 1), ("index_copy.default", 2)],
+)
+def test_numbers_are_in_order_however_they_lie(op: str, argument: int) -> None:
+    plain = set()
+    for data in calls(f"aten.{op}", 5, 200, ["reference"]):
+        given = data["args"][argument]
+        if not data["right"] or data["before"] or "tensor" not in given:
+            continue
+        k, case = given["tensor"], Case(data)
+        numbers = functions(case, 0)[0](torch.device("cpu"))[k].reshape(-1).tolist()
+        plain.add(case.tensors(0)[k].plain)
+        if op.startswith("index_copy"):
+            assert len(set(numbers)) == len(numbers)
+        else:
+            assert numbers == sorted(numbers)
+    assert plain == {True, False}
 
 
 @pytest.mark.slow
@@ -274,7 +294,7 @@ def test_what_vectors_make_of_few_numbers_is_one_way() -> None:
 
 @pytest.mark.parametrize("op", ["hardswish_backward.default", "hardswish_backward.out"])
 def test_a_gradient_is_pointwise_where_its_function_is(op: str) -> None:
-    """The CPU's vectors have NaN for it, and its single numbers the gradient. PyTorch has no tag."""
+    """The CPU's vectors have NaN for it, and its single numbers the gradient."""
     tensors = [tensor([2], 1.0), tensor([2], nan), tensor([2], 0.0)]
     out = {"out": {"tensor": 2}} if op.endswith("out") else {}
     case = Case(case_of(f"aten.{op}", tensors, [{"tensor": 0}, {"tensor": 1}], **out))

@@ -122,6 +122,17 @@ class Drawing:
         self.tensors.append(t)
         return {"tensor": len(self.tensors) - 1}
 
+    def in_order(self, values: Sequence[int], count: Size, dtype: str = "int64") -> Data:
+        """A vector of these numbers one after the other, however it lies; of as many as there are
+        of `count` at most."""
+        found = self.tensor([count], dtype, values, times=1)
+        t = self.tensors[-1]
+        for name in ("bits", "expanded", "order", "overlapping"):
+            t.pop(name, None)
+        each = [x for x in values for _ in range(t.get("step", 1))]
+        t["palette"] = [*values[:1] * t.get("offset", 0), *each]
+        return found
+
     def _palette(self, dtype: str) -> list[Any]:
         all_of, plain = domains.palette_of(dtype), domains.ordinary_of(dtype)
         if self.chance(2):
@@ -210,7 +221,7 @@ class Drawing:
             values = list(range(below))
             if self.chance(2):
                 values = self.draw(st.permutations(values)) if below < 9 else values[::-1]
-            return self.tensor(shape, dtype, values, times=1)
+            return self.in_order(values, shape[0]) if shape else self.tensor([], dtype, values)
         values = [self.whole(low, below - 1) for _ in range(self.whole(1, 6))]
         if not self.right and self.chance(3):
             limits = torch.iinfo(getattr(torch, dtype))

@@ -161,7 +161,7 @@ def _bags(d: Drawing) -> None:
     ends = sorted(d.whole(0, count) for _ in range(d.whole(0, 5)))
     last = d.given["include_last_offset"] = d.chance(3)
     starts = [0, *ends, *([count] if last else [])]
-    d.given["offsets"] = d.tensor([Size((len(starts),) * 3)], "int64", starts, times=1)
+    d.given["offsets"] = d.in_order(starts, Size((len(starts),) * 3))
     mode = d.given["mode"] = d.whole(0, 2)
     some = mode == 0 and d.chance(3)
     d.given["per_sample_weights"] = d.tensor([Size((count,) * 3)]) if some else None
