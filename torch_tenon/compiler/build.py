@@ -359,14 +359,13 @@ class ProgramBuilder:
             return constant(layout.sizes, 0, dtype)
         value = contents.value
         if value is not None:
-            assert contents.layout is not None
-            same = value.dtype is dtype
-            if same and same_places(layout, contents.layout):
+            held, same = contents.layout, value.dtype is dtype
+            assert held is not None
+            if same and same_places(layout, held):
                 return value
-            if same:
-                seen = view_of(value, contents.layout, layout)
-            else:
-                seen = parts_of(value, contents.layout, layout, dtype)
+            seen = view_of(value, held, layout) if same else parts_of(value, held, layout, dtype)
+            if isinstance(seen, Lazy) and seen is not value:
+                seen.seen = layout.strides
             if seen is not None:
                 return seen
         return Stored(self._in_memory(contents, dtype), layout)

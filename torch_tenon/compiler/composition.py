@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from torch_tenon.ir.arguments import key_of
-from torch_tenon.ir.index import Expr, nonnegative
+from torch_tenon.ir.index import Expr, Index, nonnegative
 from torch_tenon.ir.program import Program
 from torch_tenon.ir.values import Lazy, Stored, Value, dense_layout, weigh
 from torch_tenon.ops import variants
@@ -73,7 +73,7 @@ class StandIns:
             return self._decided(lambda: self.symbolic.integer(x))
         if not isinstance(x, Value):
             return x
-        strides = x.layout.strides if isinstance(x, Stored) else dense_layout(x.sizes).strides
+        strides = _strides(x)
         if any(isinstance(n, Expr) for n in (*x.sizes, *strides)) or "symbolic" in vars(self):
             return self._decided(lambda: self.symbolic.tensor(x.sizes, strides, x.dtype))
         return torch.empty_strided(x.sizes, strides, dtype=x.dtype, device="meta")  # type: ignore[arg-type]
@@ -97,6 +97,14 @@ class StandIns:
         """What is known of a tensor without memory."""
         sizes, strides = tuple(map(self.index, t.shape)), tuple(map(self.index, t.stride()))
         return TensorMeta(t.dtype, sizes, strides)
+
+
+def _strides(x: Value) -> Sequence[Index]:
+    """How a value lies, or would lie in eager code: which kernel runs there depends on it."""
+    if isinstance(x, Stored):
+        return x.layout.strides
+    lazy = (x.seen or x.strides) if isinstance(x, Lazy) else None
+    return lazy or dense_layout(x.sizes).strides
 
 
 class Composition(TorchDispatchMode):

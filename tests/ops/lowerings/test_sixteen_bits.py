@@ -8,7 +8,7 @@ import needs
 import pytest
 import torch
 import torch.nn.functional as F
-from against_cpu import executing
+from against_cpu import assert_same, executing
 
 from tests.ops.lowerings.by_plan import same_by_plans, same_gradients
 from torch_tenon import _C
@@ -465,3 +465,24 @@ def test_steps_of_16_bit_numbers_and_one_number_of_another_dtype(
         ]  # fmt: skip
 
     same_by_plans(compute, x, torch.tensor(0.7231, dtype=other))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_norms_of_what_was_computed_lie_as_in_eager_code(dtype: torch.dtype) -> None:
+    """Of numbers that lie apart the CPU's kernel rounds each step."""
+
+    def compute(x: torch.Tensor, v: torch.Tensor) -> list[torch.Tensor]:
+        whole, vectors, norm = x * 1.5, v * 1.1, torch.ops.aten.native_batch_norm
+        return [
+            norm(y, w, w, m, w, False, 0.1, 1e-3)[0]
+            for y, w, m in (
+                (whole.transpose(1, 2), v[:4], v[:4] + 1),
+                (whole[:, ::2], v[:3], v[:3] + 1),
+                (whole[:, :3].contiguous(), v[:3], vectors[::2]),
+            )
+        ]
+
+    x, v = torch.randn(5, 6, 4).to(dtype), torch.rand(6).to(dtype) + 0.5
+    with executing("compiled"):
+        for _ in range(3):
+            assert_same(compute(x.to("tenon"), v.to("tenon")), compute(x, v))
