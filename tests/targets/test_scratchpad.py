@@ -112,6 +112,9 @@ PRODUCTS = [
 def test_a_matrix_unit_multiplies_with_what_is_before_and_after() -> None:
     code = f"""
         from unittest import mock
+        from torch_tenon.ops.lowerings import activations
+        # As where the host's kernel is a library's, whatever this host has.
+        activations._gelu_of_infinity = lambda dtype: float("nan")
         names = type(backend).kernel.__globals__
         twice = names["double_buffer"]
         refuse = lambda *given: "each by itself"
