@@ -125,7 +125,7 @@ def test_a_plan_that_takes_longer_than_its_calls_is_left() -> None:
     x = torch.rand(200, 100, device="tenon") + 0.3
 
     def step() -> None:
-        torch.polygamma(1, x)[0, 0].item()
+        torch.special.airy_ai(x)[0, 0].item()
 
     assert runs_by_plan_once_compared(step) == 0
 
