@@ -14,6 +14,7 @@ from torch.export import Dim
 from torch.utils._pytree import tree_leaves
 
 import torch_tenon
+from torch_tenon.exporting.errors import ExportError
 
 ORDERED: dict[str, Callable[[Tensor], Any]] = {
     "medians": lambda x: (
@@ -76,3 +77,11 @@ def test_indices_of_medians(tmp_path: Path, name: str) -> None:
     x[1, 4] = x[3, 0] = math.nan
     for got, want in zip(program(x), model(x), strict=True):
         torch.testing.assert_close(got, want, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["median", "kthvalue"])
+def test_truth_values_have_no_order(tmp_path: Path, name: str) -> None:
+    """PyTorch has no kernel for them, and so no program has."""
+    model = Calls(lambda x: getattr(x > 0, name)(1))
+    with pytest.raises(ExportError, match=name):
+        torch_tenon.export(model, (torch.randn(4, 7),), tmp_path / "model.tenon", cpu="native")

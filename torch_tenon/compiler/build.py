@@ -365,7 +365,7 @@ class ProgramBuilder:
                 return value
             seen = view_of(value, held, layout) if same else parts_of(value, held, layout, dtype)
             if isinstance(seen, Lazy) and seen is not value:
-                seen.seen = layout.strides
+                seen.eager_strides = layout.strides
             if seen is not None:
                 return seen
         return Stored(self._in_memory(contents, dtype), layout)

@@ -103,7 +103,7 @@ def _strides(x: Value) -> Sequence[Index]:
     """How a value lies, or would lie in eager code: which kernel runs there depends on it."""
     if isinstance(x, Stored):
         return x.layout.strides
-    lazy = (x.seen or x.strides) if isinstance(x, Lazy) else None
+    lazy = (x.eager_strides or x.strides) if isinstance(x, Lazy) else None
     return lazy or dense_layout(x.sizes).strides
 
 

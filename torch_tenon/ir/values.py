@@ -248,7 +248,9 @@ class Lazy(Value):
         self.realised: Stored | None = None
         self.constant: Any = None  # the number that every element is, if it is one
         self.strides: tuple[Index, ...] | None = None  # wanted in memory; None: the usual order
-        self.seen: tuple[Index, ...] | None = None  # by eager code, whatever order is wanted
+        self.eager_strides: tuple[Index, ...] | None = (
+            None  # in eager code, whatever is wanted here
+        )
 
     def load(self, position: Position) -> Scalar:
         if self.realised is not None:

@@ -160,6 +160,8 @@ def rrelu(
 def _at_place(x: Tensor, dim: int, keepdim: bool, place: Callable[[Tensor], Any]) -> Any:
     """The element at a place in the order of size along a dimension, and its index. NaN is the
     largest. `place` is given the sorted numbers, and has that dimension with a size of 1."""
+    if x.dtype is torch.bool:
+        return NotImplemented  # PyTorch has no kernel for these
     if x.dim() == 0:
         return x.clone(), torch.zeros_like(x, dtype=torch.int64)
     ordered, indices = aten.sort.stable(x, stable=True, dim=dim)
@@ -194,18 +196,24 @@ def nanmedian(x: Tensor, dim: int, keepdim: bool = False) -> Any:
     )
 
 
+def _of_all(x: Tensor, along: Callable[[Tensor, int], Any]) -> Any:
+    """The first result of a function along a dimension, of all elements. Of none PyTorch gives NaN
+    or 0, which is not written here."""
+    if x.dtype is torch.bool or not statically_known_true(x.numel() > 0):
+        return NotImplemented
+    return along(x.reshape(-1), 0)[0]
+
+
 @standalone(aten.median.default)
 def median_of_all(x: Tensor) -> Any:
     """The median of all elements; NaN if any is."""
-    return median(x.reshape(-1), 0)[0] if statically_known_true(x.numel() > 0) else NotImplemented
+    return _of_all(x, median)
 
 
 @standalone(aten.nanmedian.default)
 def nanmedian_of_all(x: Tensor) -> Any:
     """The median of all elements that are not NaN."""
-    return (
-        nanmedian(x.reshape(-1), 0)[0] if statically_known_true(x.numel() > 0) else NotImplemented
-    )
+    return _of_all(x, nanmedian)
 
 
 @standalone(aten.kthvalue.default)

@@ -143,7 +143,11 @@ def _distribution(d: Drawing) -> None:
     d.given |= {"p": d.one((0.5, 0.01, 0.99)), "lambd": d.one((1.0, 0.1, 30.0))}
 
 
-UNCHECKED.update((*_BAGS.split(), "max_pool2d_with_indices_backward"))
-UNCHECKED.update(("max_pool3d_with_indices_backward", "grid_sampler_2d_backward"))
-UNCHECKED.update(("grid_sampler_3d_backward",))
-UNCHECKED.add("_scaled_dot_product_flash_attention_for_cpu_backward")
+UNCHECKED.update(
+    (
+        *_BAGS.split(),
+        *(f"max_pool{n}d_with_indices_backward" for n in (2, 3)),
+        *(f"grid_sampler_{n}d_backward" for n in (2, 3)),
+        "_scaled_dot_product_flash_attention_for_cpu_backward",
+    )
+)
