@@ -1,7 +1,8 @@
 """A call as data, and as the source that makes it: what is run is what a person is shown.
 
 A case is JSON. `tensors` are the tensors that the call is given; `args` and `kwargs` refer to them
-by `{"tensor": k}`. What differs between the three sizes of a structure is `{"sizes": [a, b, c]}`.
+by `{"tensor": k}`; one with `host` is the CPU's on every device.
+What differs between the three sizes of a structure is `{"sizes": [a, b, c]}`.
 """
 
 from __future__ import annotations
@@ -214,16 +215,17 @@ def _tuple(numbers: Sequence[int]) -> str:
 def _memory(t: Tensor) -> str:
     palette: list[Any] = t.data["palette"]
     dtype = t.data["dtype"]
+    there = "" if t.data.get("host") else ".to(device)"
     if t.length <= 12:
         times = t.data.get("times", 1)
         shown = [palette[i * times % len(palette)] for i in range(t.length)]
-        return f"torch.tensor({literal(shown)}, dtype=torch.{dtype}).to(device)"
+        return f"torch.tensor({literal(shown)}, dtype=torch.{dtype}){there}"
     if len(palette) == 1:
-        return f"torch.full(({t.length},), {literal(palette[0])}, dtype=torch.{dtype}).to(device)"
+        return f"torch.full(({t.length},), {literal(palette[0])}, dtype=torch.{dtype}){there}"
     values = f"torch.tensor({literal(palette)}, dtype=torch.{dtype})"
     at = f"torch.arange({t.length})"
     if (times := t.data.get("times", 1)) != 1:
         at = f"{at} * {times}"
     # Few dtypes can be indexed on the CPU: all can be taken apart and joined.
     rows = f"{values}.view(torch.uint8).view({len(palette)}, -1)[{at} % {len(palette)}]"
-    return f"{rows}.view(-1).view(torch.{dtype}).to(device)"
+    return f"{rows}.view(-1).view(torch.{dtype}){there}"

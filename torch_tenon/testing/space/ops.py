@@ -28,9 +28,11 @@ _LEFT_OUT = {
     *("_efficientzerotensor", "_cudnn_init_dropout_state", "_foreach_copy_", "_foreach_copy"),
     # The CPU's vectors do not store 16-bit parameters.
     *("_fused_sgd", "_fused_sgd_"),
-    # Their lengths and parameters are the host's.
-    *("_pack_padded_sequence", "lstm"),
+    # Its lengths are the host's.
+    "_pack_padded_sequence",
 }
+# Steps of recurrent layers: traces have compositions of them, eager code PyTorch's.
+_CELLS = {"rnn_tanh_cell", "rnn_relu_cell", "gru_cell", "lstm_cell"}
 _VENDORS = ("cudnn", "miopen", "mkldnn", "mps_", "_mps", "_cudnn", "_miopen", "_sparse", "sparse")
 
 
@@ -66,7 +68,7 @@ def names() -> tuple[str, ...]:
         for name, entry in manifest.load().items()
         if name.startswith("aten::") and entry.route != "fallback"
     }
-    known = {n.removeprefix("_foreach_") for n in known}
+    known = {n.removeprefix("_foreach_") for n in known} | _CELLS
     return tuple(sorted(str(op) for op in _aten() if base_name(op) in known or _pointwise(op)))
 
 

@@ -14,12 +14,14 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from torch_tenon.testing.space import (
+    algebra_constraints,
     constraints,
     domains,
     gradient_constraints,
     image_constraints,
     layer_constraints,
     loss_constraints,
+    recurrent_constraints,
 )
 from torch_tenon.testing.space.case import Case, Data
 from torch_tenon.testing.space.drawing import Drawing
@@ -62,6 +64,7 @@ BESIDE = " beside other calls"
 
 # Whose import makes entries.
 assert layer_constraints and image_constraints and loss_constraints and gradient_constraints
+assert recurrent_constraints and algebra_constraints
 
 
 @st.composite

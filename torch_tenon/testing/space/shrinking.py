@@ -152,6 +152,9 @@ def _of_tensor(t: Data) -> Iterator[Data]:
             yield {**t, "shape": [_first(k) for k in t["shape"]]}
             break
     palette = t["palette"]
+    if isinstance(palette, dict):  # numbers of each size
+        yield {**t, "palette": palette["sizes"][0]}
+        return
     if len(palette) > 1:
         for k in range(len(palette)):
             yield {**t, "palette": [palette[k]]}
