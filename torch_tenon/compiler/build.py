@@ -171,6 +171,7 @@ class ProgramBuilder:
         program = self.program
         held = program.taken and (program.taken, program.taken.current)
         random_ops = program.random_ops
+        written = [m.dtype for m in results if m]
         try:
             if program.origin in self.refused:
                 raise CannotLower(self.refused[program.origin])
@@ -192,6 +193,9 @@ class ProgramBuilder:
                 function = complex_lowering(op, dtypes)
             else:
                 function = find(op, program.standalone and not is_complex)
+            linked = into and str(op) in LINKED
+            if linked and self._dtypes(op, positional, keywords) not in ([], written):
+                raise CannotLower("a call of the library converts no result")
             if function is not None:
                 plain = {k: v for k, v in keywords.items() if k not in _OPTIONS}
                 try:
@@ -215,8 +219,7 @@ class ProgramBuilder:
             if held:  # what was written already is nobody's: the call reads what was there before
                 held[0].current = held[1]
             program.random_ops = random_ops
-            if into and self._dtypes(op, positional, keywords) != [m.dtype for m in results if m]:
-                # What an op computes in depends on what it writes, and it may convert.
+            if into and self._dtypes(op, positional, keywords) != written:  # it may convert
                 raise CannotLower(f"{op} writes a tensor of another dtype") from None
             if self.stand_ins.are_of_some_sizes:
                 self.stand_ins = StandIns()
@@ -248,10 +251,8 @@ class ProgramBuilder:
         args, named = tree_map(stand_in, (positional, keywords))
         try:
             result = op(*args, **named)
-        except (AssertionError, AttributeError, NotImplementedError, RuntimeError):
-            return []  # some take no None, and some make constants, which no stand-in is
-        except (ArithmeticError, ValueError):  # a number that its dtype has not
-            return []
+        except (ArithmeticError, AssertionError, AttributeError, RuntimeError, ValueError):
+            return []  # some take no None or number, and some make constants: no stand-in is one
         return [t.dtype for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
 
     def call(

@@ -48,6 +48,36 @@ def test_out_of_another_dtype_where_the_op_is_a_call(dtype: torch.dtype) -> None
         same_on_both(written, rtol=1e-7, atol=1e-5 if dtype is torch.float64 else 1)
 
 
+_FOR_LIBRARY = {
+    "fft": (torch.fft.fft, torch.complex128, torch.complex64),
+    "fft of fewer bits": (torch.fft.fft, torch.complex64, torch.complex128),
+    "rfft": (torch.fft.rfft, torch.float64, torch.complex64),
+    "irfft": (torch.fft.irfft, torch.complex64, torch.float64),
+    "eig": (torch.linalg.eigvals, torch.float32, torch.complex128),
+    "householder": (torch.linalg.householder_product, torch.float32, torch.float64),
+}
+
+
+@pytest.mark.parametrize("name", _FOR_LIBRARY)
+def test_out_of_another_dtype_where_the_op_is_the_librarys(name: str) -> None:
+    function, given, taken = _FOR_LIBRARY[name]
+    x = (torch.eye(4) * 3 + torch.linspace(-1, 1, 16).view(4, 4)).to(given)
+    more = [torch.linspace(0, 1, 4).to(given)] if name == "householder" else []
+    found = []
+    for device in ("cpu", "tenon", "tenon"):
+        out = torch.empty(0, dtype=taken, device=device)
+        try:
+            function(x.to(device), *(t.to(device) for t in more), out=out)
+            found.append((out + 1).cpu())
+        except RuntimeError as error:
+            found.append(type(error))
+    for got in found[1:]:
+        if isinstance(found[0], type):
+            assert got is found[0]
+        else:
+            torch.testing.assert_close(got, found[0])
+
+
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16])
 def test_out_of_a_wider_dtype_takes_what_is_left_of_a_power(dtype: torch.dtype) -> None:
     x, y = torch.randint(30, 90, (2, 5), dtype=dtype), torch.tensor(5, dtype=dtype)
