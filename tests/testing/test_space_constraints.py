@@ -24,6 +24,7 @@ ALGEBRA = (
     *("linalg_householder_product.default", "ormqr.default", "cholesky.default"),
     *("lu_unpack.default", "triangular_solve.default", "linalg_solve_triangular.default"),
 )
+OUTS = ("complex.out", "polar.out", "frexp.Tensor_out", "float_power.Scalar_out")
 
 
 def right_calls(op: str, count: int = 20) -> list[Data]:
@@ -62,6 +63,11 @@ def test_lengths_of_packed_sequences_are_the_hosts() -> None:
         (lengths,) = [x for x in made if x.device.type == "cpu"]
         assert lengths.dtype == torch.int64
         assert lengths.tolist() == sorted(lengths.tolist(), reverse=True)
+
+
+@pytest.mark.parametrize("op", OUTS)
+def test_the_cpu_takes_some_calls_with_an_out(op: str) -> None:
+    assert any(not run(Case(c), "cpu").error for c in right_calls(op, 40))
 
 
 @pytest.mark.parametrize("op", ["_linalg_eigh.default", "linalg_inv_ex.default"])

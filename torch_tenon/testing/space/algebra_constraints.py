@@ -12,15 +12,13 @@ from torch_tenon.testing.space.drawing import Drawing, Shape, Size
 
 # Fourier transforms
 
-_COMPLEX = {"float32": "complex64", "float64": "complex128"}
-
 
 @rule("_fft_c2c _fft_r2c _fft_c2r", 1, 4)
 def _fourier(d: Drawing) -> None:
     """Dimensions from the first on, each once: `torch.fft` makes them so. Of a real result the
     CPU's kernel reads half of the last dimension's size, and does not look how long that is."""
     real = d.one(("float32", "float64"))
-    d.dtype = real if d.name == "_fft_r2c" else _COMPLEX[real]
+    d.dtype = real if d.name == "_fft_r2c" else domains.COMPLEX_OF[real]
     if not d.right and d.chance(4):
         d.dtype = d.one(domains.DTYPES)
     d.shape = [n if n[0] or d.chance(4) else Size.of(1) for n in d.shape]
@@ -32,7 +30,7 @@ def _fourier(d: Drawing) -> None:
         odd = d.whole(0, 1)
         d.given["last_dim_size"] = d.shape[dims[-1]].with_(lambda n: max(0, 2 * n - 2 + odd)).json()
     if "out" in names_of(d):
-        to = real if d.name == "_fft_c2r" else _COMPLEX[real]
+        to = real if d.name == "_fft_c2r" else domains.COMPLEX_OF[real]
         d.given["out"] = d.tensor(d.one(([Size.of(0)], d.shape)), to, expanded=[])
 
 
@@ -115,7 +113,7 @@ def _outs(d: Drawing) -> None:
     for a in d.schema.arguments:
         if a.is_out and (d.right or not d.chance(4)):
             dtype = whole.get(a.name, _real_of(d.dtype) if a.name in real else d.dtype)
-            dtype = _COMPLEX.get(d.dtype, d.dtype) if to_complex else dtype
+            dtype = domains.COMPLEX_OF.get(d.dtype, d.dtype) if to_complex else dtype
             d.given[a.name] = d.tensor([Size.of(0)], dtype, expanded=[])
 
 

@@ -16,6 +16,7 @@ from torch_tenon import device
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 COMPLEX = ("complex64", "complex128")
+COMPLEX_OF = {"float32": "complex64", "float64": "complex128", "float16": "complex32"}
 INTEGERS = ("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64")
 DTYPES = ("float32", "bfloat16", "float16", "float64", "int64", "int32", "int16", "int8", "uint8",
           "bool", "complex64", "complex128", "uint16", "uint32", "uint64")  # fmt: skip

@@ -340,6 +340,12 @@ class Drawing:
     def _dtype_of_out(self, name: str) -> str:
         if self.name in domains.TO_TRUTH:
             return "bool"
+        if self.name == "float_power":
+            return "complex128" if "complex" in self.dtype else "float64"
+        if self.name in ("complex", "polar"):
+            return domains.COMPLEX_OF.get(self.dtype, "complex64")
+        if name == "exponent":
+            return "int32"
         places = "indices" in name or name == "max_values" or self.name in domains.TO_PLACES
         return "int64" if places else self.dtype
 
