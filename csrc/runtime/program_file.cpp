@@ -9,7 +9,7 @@
 namespace tenon {
 namespace {
 
-constexpr std::string_view kFirstLine = "tenon program 1\n";
+constexpr std::string_view kFirstLine = "tenon program 2\n";
 constexpr size_t kHead = 32;  // where the head begins
 constexpr int64_t kLine = 64, kPage = 4096;
 
@@ -67,7 +67,7 @@ void fields(Archive& archive, Code& x) {
 
 template <class Archive>
 void fields(Archive& archive, Symbol& x) {
-  archive(x.name, x.least, x.greatest);
+  archive(x.name, x.least, x.greatest, x.value);
 }
 
 template <class Archive>

@@ -34,10 +34,14 @@ struct Code {
   uint64_t checksum = 0;
 };
 
+// A number that a method's sizes are made of.
 struct Symbol {
   static constexpr int64_t kNoBound = TENON_NO_BOUND;
   std::string name;
   int64_t least = 0, greatest = kNoBound;
+  // In the symbols before it, within the bounds if the method's checks hold; without words: it is a
+  // size of an input.
+  SizeExpression value{};
 };
 
 // An input or output of a method.
@@ -81,7 +85,7 @@ struct Method {
   std::vector<size_t> plan_outputs;
   std::vector<OutputCopy> copies;
   std::vector<SizeCheck> checks;
-  std::vector<Found> found;  // by symbol
+  std::vector<Found> found;  // by symbol; those that are computed come behind
   std::string_view plan_bytes;
   PlanOfAnySize plan;                                // whose kernels have no functions yet
   std::vector<KernelFunction> functions;             // of its kernels, once they are loaded

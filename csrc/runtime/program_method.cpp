@@ -14,20 +14,15 @@ class MethodCheck {
 
   void check() {
     check_data(method_.name.find('\0') == std::string::npos, "no name of a method");
-    for (const auto& symbol : method_.symbols)
-      check_data(
-          symbol.least >= 0 && symbol.least <= symbol.greatest &&
-              symbol.greatest <= Symbol::kNoBound,
-          "{}: the bounds of {} allow nothing",
-          method_.name,
-          symbol.name);
-    for (const auto* tensors : {&method_.inputs, &method_.outputs}) {
-      for (const auto& tensor : *tensors)
-        check_tensor(tensor);
-    }
+    check_symbols();
+    const std::span<const Symbol> symbols = method_.symbols;
+    for (const auto& tensor : method_.inputs)
+      check_tensor(tensor, symbols.first(given_));
+    for (const auto& tensor : method_.outputs)
+      check_tensor(tensor, symbols);
     for (const auto& check : method_.checks) {
-      check_expression(check.left);
-      check_expression(check.right);
+      check_expression(check.left, symbols);
+      check_expression(check.right, symbols);
       using Comparison = SizeCheck::Comparison;
       check_data(
           check.comparison >= Comparison::equal && check.comparison <= Comparison::less,
@@ -40,24 +35,42 @@ class MethodCheck {
   }
 
  private:
-  void check_expression(const SizeExpression& value) const {
-    check_data(
-        bounds_of(value, method_.symbols).has_value(), "{}: a size is no expression", method_.name);
+  // Sizes of inputs come first, and then what is computed of the symbols before it.
+  void check_symbols() {
+    const std::span<const Symbol> symbols = method_.symbols;
+    while (given_ < symbols.size() && symbols[given_].value.words.empty())
+      ++given_;
+    for (size_t k = 0; k < symbols.size(); ++k) {
+      const auto& symbol = symbols[k];
+      const bool is_given = k < given_;
+      check_data(
+          symbol.least >= (is_given ? 0 : -Symbol::kNoBound) && symbol.least <= symbol.greatest &&
+              symbol.greatest <= Symbol::kNoBound,
+          "{}: the bounds of {} allow nothing",
+          method_.name,
+          symbol.name);
+      if (!is_given)
+        check_expression(symbol.value, symbols.first(k));
+    }
   }
 
-  void check_tensor(const SizedTensor& tensor) const {
+  void check_expression(const SizeExpression& value, std::span<const Symbol> symbols) const {
+    check_data(bounds_of(value, symbols).has_value(), "{}: a size is no expression", method_.name);
+  }
+
+  void check_tensor(const SizedTensor& tensor, std::span<const Symbol> symbols) const {
     check_data(
         item_size(tensor.dtype) > 0 && tensor.sizes.size() <= TENON_MOST_DIMENSIONS,
         "{}: '{}' is no tensor",
         method_.name,
         tensor.name);
     for (const auto& size : tensor.sizes)
-      check_expression(size);
+      check_expression(size, symbols);
   }
 
   void find_symbols() {
     constexpr size_t kNone = SIZE_MAX;
-    method_.found = std::vector<Method::Found>(method_.symbols.size(), {kNone, 0});
+    method_.found = std::vector<Method::Found>(given_, {kNone, 0});
     for (size_t k = 0; k < method_.inputs.size(); ++k) {
       const auto& sizes = method_.inputs[k].sizes;
       for (size_t d = 0; d < sizes.size(); ++d) {
@@ -146,6 +159,7 @@ class MethodCheck {
 
   Method& method_;
   const ProgramFile& file_;
+  size_t given_ = 0;  // how many symbols are sizes of inputs
 };
 
 }  // namespace

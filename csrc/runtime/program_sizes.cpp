@@ -35,6 +35,10 @@ Bounds joined(Word join, const Bounds& a, const Bounds& b) {
     }
     case SizeExpression::modulo:
       return {0, greatest - 1};
+    case SizeExpression::minimum:
+    case SizeExpression::maximum:
+    case SizeExpression::scale:
+      return {-kNoBound, kNoBound};
     default:
       return {
           divided(a.least, a.least < 0 ? least : greatest),
@@ -43,7 +47,8 @@ Bounds joined(Word join, const Bounds& a, const Bounds& b) {
 }
 
 std::string joined_text(Word join, const std::string& left, const std::string& right) {
-  static constexpr char kJoins[][5] = {" + ", " * ", " // ", " % ", " // "};
+  static constexpr char kJoins[][8] = {
+      " + ", " * ", " // ", " % ", " // ", " min ", " max ", " scale "};
   return text_of("({}{}{})", left, kJoins[static_cast<size_t>(join - SizeExpression::add)], right);
 }
 
@@ -82,7 +87,7 @@ std::string values_text(const Method& method, std::span<const int64_t> symbols) 
 }
 
 void check_bounds(const Method& method, size_t k, int64_t value) {
-  const auto& [name, least, greatest] = method.symbols[k];
+  const auto& [name, least, greatest, _] = method.symbols[k];
   if (value >= least && value <= greatest)
     return;
   const auto& [input, dimension] = method.found[k];
@@ -126,8 +131,12 @@ std::optional<Bounds> bounds_of(const SizeExpression& value, std::span<const Sym
   };
   return value.fold<Bounds>(
       symbols.size(),
-      [](int64_t number) { return Bounds{bounded(number), bounded(number)}; },
-      [&](size_t k) { return Bounds{symbols[k].least, symbols[k].greatest}; },
+      [](int64_t number) {
+        return Bounds{bounded(number), bounded(number)};
+      },
+      [&](size_t k) {
+        return Bounds{symbols[k].least, symbols[k].greatest};
+      },
       join);
 }
 
@@ -229,6 +238,8 @@ std::vector<int64_t> symbols_of(const Method& method, std::span<const GivenTenso
             values_text(method, symbols));
     }
   }
+  for (size_t k = symbols.size(); k < method.symbols.size(); ++k)
+    symbols.push_back(value_of(method.symbols[k].value, method, symbols));
   for (const auto& check : method.checks)
     check_holds(check, method, symbols);
   return symbols;

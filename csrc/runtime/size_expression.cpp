@@ -1,5 +1,9 @@
 #include "runtime/size_expression.h"
 
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
 namespace tenon {
 
 SizeExpression SizeExpression::joined(Word join, const SizeExpression& other) const {
@@ -15,6 +19,15 @@ std::optional<int64_t> SizeExpression::evaluate(std::span<const int64_t> symbols
       return !__builtin_add_overflow(a, b, &a);
     if (word == multiply)
       return !__builtin_mul_overflow(a, b, &a);
+    if (word == minimum || word == maximum) {
+      a = word == minimum ? std::min(a, b) : std::max(a, b);
+      return true;
+    }
+    if (word == scale) {
+      const auto value = scaled(a, b);
+      a = value.value_or(0);
+      return value.has_value();
+    }
     if (b <= 0 || (word == exactly && a % b != 0))
       return false;
     const auto rest = a % b < 0 ? a % b + b : a % b;
@@ -26,6 +39,13 @@ std::optional<int64_t> SizeExpression::evaluate(std::span<const int64_t> symbols
       [](int64_t number) { return number; },
       [&](size_t k) { return symbols[k]; },
       join);
+}
+
+std::optional<int64_t> scaled(int64_t number, int64_t bits) {
+  const double value = static_cast<double>(number) * std::bit_cast<double>(bits);
+  if (!(std::abs(value) < 0x1p62))
+    return std::nullopt;
+  return static_cast<int64_t>(value);
 }
 
 }  // namespace tenon

@@ -12,8 +12,20 @@ namespace tenon {
 // A whole number as a function of symbols, written for a stack: the operands, then what joins them.
 struct SizeExpression {
   // `constant` and `symbol` are followed by the number, or by which symbol. Divisions round down;
-  // `exactly` is one that leaves no rest. torch_tenon/runtime/size_words.py has them for Python.
-  enum Word : int64_t { constant, symbol, add, multiply, divide, modulo, exactly };
+  // `exactly` is one that leaves no rest. `scale` multiplies by a constant that has the bits of a
+  // double, and rounds to zero. torch_tenon/runtime/size_words.py has them for Python.
+  enum Word : int64_t {
+    constant,
+    symbol,
+    add,
+    multiply,
+    divide,
+    modulo,
+    exactly,
+    minimum,
+    maximum,
+    scale
+  };
   std::vector<int64_t> words;
 
   static SizeExpression of(Word kind, int64_t number) {
@@ -21,7 +33,7 @@ struct SizeExpression {
   }
   SizeExpression joined(Word join, const SizeExpression& other) const;
   // None where a division leaves a rest that must not, or is by what is not positive, and where a
-  // number overflows.
+  // number overflows, or is none.
   std::optional<int64_t> evaluate(std::span<const int64_t> symbols) const;
 
   // Computes it with values of any type. `of_constant` and `of_symbol` give that of a number, and
@@ -48,11 +60,15 @@ struct SizeExpression {
       if (count < 2)
         return std::nullopt;
       T& right = stack[--count];
-      if (word < add || word > exactly || !join(static_cast<Word>(word), stack[count - 1], right))
+      if (word < add || word > scale || !join(static_cast<Word>(word), stack[count - 1], right))
         return std::nullopt;
     }
     return count == 1 ? std::optional(std::move(stack[0])) : std::nullopt;
   }
 };
+
+// `number` times the double that has these bits, rounded to zero; none where it is no number, or
+// is too large.
+std::optional<int64_t> scaled(int64_t number, int64_t bits);
 
 }  // namespace tenon

@@ -16,7 +16,7 @@ namespace {
 
 struct Team {
   int number = 0;
-  int count = 1;
+  int others = 0;  // beside it
   bool is_in_parallel = false;
 };
 thread_local Team t_team;
@@ -24,7 +24,7 @@ thread_local ThreadPool* t_pool = nullptr;
 
 void run_alone(ThreadPool::Work work, void* data) {
   const auto before = t_team;
-  t_team = {0, 1, true};
+  t_team = {0, 0, true};
   work(data);
   t_team = before;
 }
@@ -122,7 +122,7 @@ struct ThreadPool::Workers {
     for (auto now = shares.load(std::memory_order_acquire); next_of(now) < count_of(now);) {
       if (!shares.compare_exchange_weak(now, now + 1, std::memory_order_acq_rel))
         continue;
-      t_team = {static_cast<int>(next_of(now)), static_cast<int>(count_of(now)), true};
+      t_team = {static_cast<int>(next_of(now)), static_cast<int>(count_of(now)) - 1, true};
       work(data);
       if (left.fetch_sub(1, std::memory_order_acq_rel) == 1)
         left.notify_one();
@@ -219,7 +219,7 @@ const tenon_host_t kHostThreads = {
       t_pool != nullptr ? t_pool->parallel(work, data, threads) : run_alone(work, data);
     },
     [] { return t_team.number; },
-    [] { return t_team.count; },
+    [] { return t_team.others + 1; },
     [] {
       return t_pool != nullptr && !t_team.is_in_parallel ? static_cast<int>(t_pool->size()) : 1;
     }};

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from against_cpu import assert_same
 from torch import Tensor, nn
 from torch.export import Dim
+from torch.utils._pytree import tree_leaves
 
 import torch_tenon
 from torch_tenon.exporting.errors import ExportError
@@ -63,6 +65,44 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+def both(x: Tensor) -> Tensor:
+    n = torch.sym_min(x.shape[2], x.shape[3])
+    return x.sum((2, 3))[..., None] * torch.arange(n) / n
+
+
+def filled(x: Tensor, **how: Any) -> Tensor:
+    rows, columns = (-n % 8 for n in x.shape[2:])
+    return F.pad(x, (columns // 2, columns - columns // 2, 0, rows), **how)
+
+
+# Of sizes that no sum, product or division of the inputs' is.
+COMPUTED: dict[str, Callable[[Tensor], Any]] = {
+    "the less of two": both,
+    "a diagonal": lambda x: x.diagonal(0, 2, 3).cumsum(-1),
+    "a diagonal of a product": lambda x: (x @ x.mT[..., 1:]).diagonal(-1, 2, 3).softmax(-1),
+    "thirds": lambda x: [part.mean(3) for part in x.chunk(3, 3)],
+    "filled up": filled,
+    "filled up by numbers": lambda x: filled((x * 9).long(), value=-7),
+    "filled up by the last": lambda x: filled(x, mode="replicate"),
+    "patches": lambda x: filled(x).unflatten(3, (-1, 8)).mean(-1),
+    "1.7": lambda x: F.interpolate(x, scale_factor=1.7),
+    "1.1 or as many": lambda x: F.interpolate(x, scale_factor=1.1),
+    "2.1 or twice": lambda x: F.interpolate(x, scale_factor=(2.1, 1.05)),
+    "2.1 of channels last": lambda x: F.interpolate(
+        x.contiguous(memory_format=torch.channels_last), scale_factor=2.1
+    ),
+    "2.1 of rows": lambda x: F.interpolate(x[0], scale_factor=2.1),
+    "2.1 of volumes": lambda x: F.interpolate(x[None], scale_factor=(1.0, 2.1, 2.1)),
+    "the middle": lambda x: F.interpolate(x, scale_factor=1.7, mode="nearest-exact"),
+    "lines": lambda x: F.interpolate(x, scale_factor=1.1, mode="bilinear"),
+    "lines to the corners": lambda x: F.interpolate(
+        x, scale_factor=1.3, mode="bilinear", align_corners=True
+    ),
+    "cubic": lambda x: F.interpolate(x, scale_factor=0.7, mode="bicubic"),
+    "a product of as many": lambda x: both(x) @ both(x).mT,
+}
+
+
 class Function(nn.Module):
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -83,6 +123,52 @@ def test_ops_that_are_composed(name: str, tmp_path: Path) -> None:
     for height, width in ((20, 28), (8, 8), (17, 33), (64, 9)):
         x = torch.randn(2, 4, height, width)
         torch.testing.assert_close(program(x), model(x))
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("name", COMPUTED)
+def test_sizes_that_are_computed(name: str, tmp_path: Path) -> None:
+    """They were refused. PyTorch's trace takes some decisions by the example: then a program
+    refuses sizes for which they are others."""
+    model = Function(COMPUTED[name]).eval()
+    shapes = ({2: Dim.AUTO, 3: Dim.AUTO},)
+    program = exported(tmp_path, model, (torch.randn(2, 4, 20, 28),), dynamic_shapes=shapes)
+    refused = 0
+    for height, width in ((20, 28), (15, 30), (17, 33), (9, 9), (8, 8), (64, 9), (9, 64)):
+        x = torch.randn(2, 4, height, width)
+        try:
+            got = program(x)
+        except ProgramError as error:
+            assert "was exported for sizes" in str(error)
+            refused += 1
+            continue
+        assert_same(tree_leaves(got), tree_leaves(model(x)), rtol=1e-4, atol=1e-5)
+    assert refused <= 2
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_borders_that_are_computed_compiled(dynamic: bool | None) -> None:
+    """They ran as a call of PyTorch's kernel."""
+    model = torch.compile(Function(filled), dynamic=dynamic)
+    for height, width in ((20, 28), (8, 8), (9, 16), (17, 33)):
+        x = torch.randn(2, 4, height, width)
+        torch.testing.assert_close(model(x.to("tenon")).cpu(), filled(x))
+
+
+def test_a_size_that_is_outside_of_what_was_said(tmp_path: Path) -> None:
+    """The model says more of a computed size than its inputs do."""
+
+    def some(x: Tensor) -> Tensor:
+        n = torch.sym_min(x.shape[2], x.shape[3])
+        torch._check(n > 9)
+        return x[:, :, :n].softmax(2)
+
+    shapes = ({2: HEIGHT, 3: WIDTH},)
+    x = torch.randn(2, 4, 20, 28)
+    program = exported(tmp_path, Function(some).eval(), (x,), dynamic_shapes=shapes)
+    torch.testing.assert_close(program(x), some(x))
+    with pytest.raises(ProgramError, match=r"it was exported for sizes .*min\("):
+        program(torch.randn(2, 4, 20, 9))
 
 
 class Halves(nn.Module):

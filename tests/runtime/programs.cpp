@@ -50,7 +50,7 @@ void put(Writer& out, const std::vector<SizedTensor>& tensors) {
 void put(Writer& out, const ProgramDraft::Method& method) {
   out(method.name, method.symbols.size());
   for (const auto& symbol : method.symbols)
-    out(symbol.name, symbol.least, symbol.greatest);
+    out(symbol.name, symbol.least, symbol.greatest, symbol.value);
   put(out, method.inputs);
   put(out, method.outputs);
   out(method.plan_inputs.size());
@@ -115,7 +115,7 @@ std::string ProgramDraft::bytes() const {
     length = head.size();
     head = head_of(*this, length, code_begin, weights_begin);
   }
-  auto file = "tenon program 1\n" + little_endian(head.size()) + little_endian(0) + head;
+  auto file = "tenon program 2\n" + little_endian(head.size()) + little_endian(0) + head;
   for (const auto& code : codes) {
     file.resize(rounded(file.size(), 64));
     file += code.bytes;
@@ -231,7 +231,9 @@ ProgramDraft example_program() {
   accumulate.plan.steps.push_back({Kernel{0, {0, 1, 2}, {4}, {{-1}}}, {2}, {0, 1}});
 
   ProgramDraft::Method spread{"spread"};
-  spread.symbols = {{"n"}};
+  const auto twice = symbol(0).joined(SizeExpression::multiply, constant(2));
+  const auto lesser = symbol(0).joined(SizeExpression::minimum, twice);
+  spread.symbols = {{"n"}, {"min(n, 2 * n)", 0, tenon::Symbol::kNoBound, lesser}};
   spread.inputs = {{"x", f32, {symbol(0)}}, {"y", f32, {symbol(0)}}};
   spread.outputs = {{"result", f32, {symbol(0)}}, {"x", f32, {symbol(0)}}};
   spread.plan_inputs = {{From::symbol, 0}};
@@ -243,8 +245,8 @@ ProgramDraft example_program() {
   spread.plan.kernels = {{"", "spread", 0}};
   spread.plan.steps.push_back({Kernel{0, {0, 1}, {0}, {}}, {1}, {0}});
   spread.plan.numbers = {
-      {Where::kernel, 0, 0, {}, 0, symbol(0)},
-      {Where::slot, 1, 0, {}, 0, symbol(0).joined(SizeExpression::multiply, constant(4))}};
+      {Where::kernel, 0, 0, {}, 0, symbol(1)},
+      {Where::slot, 1, 0, {}, 0, symbol(1).joined(SizeExpression::multiply, constant(4))}};
 
   ProgramDraft::Method most{"most_threads"};
   most.outputs = {{"count", DType{4}, {}}};

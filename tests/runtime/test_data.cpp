@@ -1,5 +1,7 @@
 // Numbers, layouts and archives.
 
+#include <bit>
+#include <cmath>
 #include <cstdint>
 
 #include "check.h"
@@ -27,6 +29,16 @@ TEST(an_expression_is_computed) {
   CHECK(value({1, 0, 0, 3, 5}, {5}) == 2);
   CHECK(value({1, 0, 0, 5, 6}, {10}) == 2);
   CHECK(!value({1, 0, 0, 4, 6}, {10}));
+}
+
+TEST(an_expression_chooses_and_scales) {
+  CHECK(value({1, 0, 1, 1, 7}, {5, -3}) == -3 && value({1, 0, 1, 1, 8}, {5, -3}) == 5);
+  const auto bits = [](double number) { return std::bit_cast<int64_t>(number); };
+  CHECK(value({1, 0, 0, bits(1.7), 9}, {10}) == 17);  // the product is rounded, then cut off
+  CHECK(value({1, 0, 0, bits(0.3), 9}, {10}) == 3);
+  CHECK(value({1, 0, 0, bits(-2.5), 9}, {3}) == -7);
+  CHECK(!value({1, 0, 0, bits(4.0), 9}, {INT64_MAX}));
+  CHECK(!value({1, 0, 0, bits(std::nan("")), 9}, {1}));
 }
 
 TEST(divisions_round_down) {

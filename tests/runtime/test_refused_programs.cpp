@@ -125,6 +125,10 @@ TEST(parts_of_a_program_that_do_not_fit_are_refused) {
   refused("allow nothing", [](D& d) { d.methods[0].symbols[0].least = 101; });
   refused("no expression", [](D& d) { d.methods[0].outputs[0].sizes[0] = tests::symbol(1); });
   refused("no expression", [](D& d) { d.methods[0].checks[0].right = {}; });
+  refused("no expression", [](D& d) { d.methods[2].symbols[1].value = tests::symbol(1); });
+  refused("no expression", [](D& d) { d.methods[2].symbols.push_back({"m"}); });
+  refused("no expression", [](D& d) { d.methods[2].inputs[1].sizes[0] = tests::symbol(1); });
+  refused("allow nothing", [](D& d) { d.methods[2].symbols[1].least = INT64_MIN; });
   refused("is no tensor", [](D& d) { d.methods[0].inputs[0].dtype = DType{12}; });
   refused(
       "is no tensor", [](D& d) { d.methods[0].outputs[0].sizes.resize(17, tests::constant(1)); });
@@ -139,8 +143,9 @@ TEST(parts_of_a_program_that_do_not_fit_are_refused) {
   refused("nothing makes one", [](D& d) { d.methods[0].copies.clear(); });
   refused("not made yet", [](D& d) { d.methods[0].copies[0].source = {From::output, 1}; });
   refused("does not fit the sizes", [](D& d) { d.methods[1].plan.slots[0].nbytes = 17; });
-  refused(
-      "does not fit the sizes", [](D& d) { d.methods[1].copies[0].source = {From::weight, 1}; });
+  refused("does not fit the sizes", [](D& d) {
+    d.methods[1].copies[0].source = {From::weight, 1};
+  });
 }
 
 TEST(what_calls_make_is_made_once_and_then_let_go_of) {
@@ -154,7 +159,7 @@ TEST(what_calls_make_is_made_once_and_then_let_go_of) {
       tests::failed(__FILE__, __LINE__, "the error is '" + said + "', and no '" + text + "'");
   };
   using D = ProgramDraft;
-  const auto results = [](D& d) -> auto& {
+  const auto results = [](D & d) -> auto& {
     return std::get<tests::Call>(d.methods[0].plan.steps[0].work).results;
   };
   refused("is not let go of", [](D& d) { d.methods[0].plan.steps[0].released = {3}; });

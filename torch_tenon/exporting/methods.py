@@ -16,6 +16,7 @@ from torch.utils._sympy.functions import ToFloat
 from torch_tenon.compiler.backend import Backend
 from torch_tenon.compiler.plan import Plan
 from torch_tenon.exporting.channels import convolve_by_channel
+from torch_tenon.exporting.computed_sizes import NoWords, computed_words
 from torch_tenon.exporting.errors import ExportError, depends_on_data
 from torch_tenon.exporting.graphs import Result
 from torch_tenon.exporting.held import Given, Graph, Held, fixed_of, place_of
@@ -27,11 +28,22 @@ from torch_tenon.ir.size_words import words_of
 from torch_tenon.ops.lowerings.table import NO_LOWERING, CannotLower, find
 from torch_tenon.ops.variants import draws_numbers, known_of
 from torch_tenon.runtime.interface import MOST_DIMENSIONS, NO_BOUND
-from torch_tenon.runtime.size_words import ADD, CONSTANT, MODULO, SYMBOL
+from torch_tenon.runtime.size_words import (
+    ADD,
+    CONSTANT,
+    MAXIMUM,
+    MINIMUM,
+    MODULO,
+    MULTIPLY,
+    SCALE,
+    SYMBOL,
+    size_text,
+)
 
 RUNTIME, TORCH = "runtime", "torch"  # what a program runs by
 # As `SizeCheck::Comparison` in csrc/runtime/program_file.h has them.
 EQUAL, DIFFERENT, AT_MOST, LESS = range(4)
+Words = list[int]
 _COMPARISONS = {
     "Equality": (EQUAL, False),
     "Unequality": (DIFFERENT, False),
@@ -40,15 +52,16 @@ _COMPARISONS = {
     "GreaterThan": (AT_MOST, True),
     "StrictGreaterThan": (LESS, True),
 }
-Words = list[int]
 
 
 class SizeSymbol(NamedTuple):
-    """A size that a caller chooses, by what it is called, within bounds."""
+    """A size that a caller chooses, by what it is called, within bounds; or one that is computed of
+    those before it, as `value` says."""
 
     name: str
     least: int
     greatest: int
+    value: Sequence[int] = ()
 
 
 class TensorSpec(NamedTuple):
@@ -182,26 +195,29 @@ class _Describer:
 
     def method(self, plan: Plan, host: str) -> Method:
         graph, built = self.graph, self.built
-        symbols = [self._symbol(s) for s in self.table.sources]
         given = [p for p in graph.placeholders if isinstance(p, Given)]
         held = [p for p in graph.placeholders if isinstance(p, Held)]
         places = [graph.placeholders[k] for k in built.tensor_inputs]
         calls = self._calls(plan, host)
+        inputs = [self._spec(p.name, p.node.meta["val"]) for p in given]
+        outputs = [
+            self._spec(name, node.meta["val"])
+            for name, node in zip(graph.names, self._results(), strict=True)
+        ]
+        conditions = [c for c in map(self._check, graph.conditions) if c is not None]
+        symbols = self._symbols()  # of all that was asked for
         return Method(
             self.name,
             symbols,
-            [self._spec(p.name, p.node.meta["val"]) for p in given],
-            [
-                self._spec(name, node.meta["val"])
-                for name, node in zip(graph.names, self._results(), strict=True)
-            ],
+            inputs,
+            outputs,
             held,
             [
                 (True, given.index(p)) if isinstance(p, Given) else (False, held.index(p))
                 for p in places
             ],
             self._plan_outputs(plan),
-            [*self._multiples(), *(c for c in map(self._check, graph.conditions) if c is not None)],
+            [*self._multiples(), *_bounds(symbols), *conditions],
             graph.results,
             graph.is_single,
             plan,
@@ -221,21 +237,56 @@ class _Describer:
             of_storage[plan.program.outputs[o.number].buffer.storage] = k
         return [of_storage[s] for s in plan.program.storages if s.kind == "output"]
 
+    def _symbols(self) -> list[SizeSymbol]:
+        """Raises ExportError for a size that no program computes."""
+        found: list[SizeSymbol] = []
+        for source, size in zip(self.table.sources, self.built.program.sizes, strict=True):
+            if source.dim >= 0:
+                found.append(self._symbol(source))
+                continue
+            try:
+                if source.argument >= 0:
+                    raise NoWords
+                value = self._computed(source.expression)
+            except NoWords:
+                raise ExportError(
+                    f"{self.name}: the size {source.expression} is computed from others in a way "
+                    "that a program cannot"
+                ) from None
+            text = size_text(value, [s.name for s in found])
+            name = text if value[-1] in (MINIMUM, MAXIMUM, SCALE) else _in_brackets(text)
+            greatest = NO_BOUND if size.greatest is None else min(size.greatest, NO_BOUND)
+            found.append(SizeSymbol(name, max(size.lower, -NO_BOUND), greatest, value))
+        return found
+
+    def _computed(self, e: Any) -> Words:
+        """The words of a number that is computed of sizes. Raises NoWords."""
+
+        environment = self._environment()
+
+        def of_symbol(symbol: Any) -> Words:
+            if symbol not in self.table.known:
+                raise NoWords
+            return self.words(self.table.known[symbol])
+
+        def never_negative(e: Any) -> bool:
+            return bool(environment.bound_sympy(e).lower >= 0)
+
+        return computed_words(e, of_symbol, never_negative)
+
+    def _environment(self) -> Any:
+        """What PyTorch knows of the sizes; None where each is a number."""
+        sizes = (n for p in self.graph.placeholders for n in p.node.meta["val"].shape)
+        return next((n.node.shape_env for n in sizes if isinstance(n, torch.SymInt)), None)
+
     def _symbol(self, source: SizeSource) -> SizeSymbol:
-        """Raises ExportError for a size that is no size of an input."""
-        if source.dim < 0:
-            raise ExportError(
-                f"{self.name}: the size {source.expression} is computed from others in a way that "
-                "a program cannot"
-            )
         placeholder = self.graph.placeholders[source.argument]
         if not isinstance(placeholder, Given):
             raise ExportError(f"{self.name}: {placeholder.name!r} has a dynamic size")
         size = placeholder.node.meta["val"].shape[source.dim]
         bounds = size.node.shape_env.bound_sympy(size.node.expr)
         greatest = int(bounds.upper) if bounds.upper.is_Integer else NO_BOUND
-        name = str(size.node.expr)
-        return SizeSymbol(f"({name})" if " " in name else name, max(int(bounds.lower), 0), greatest)
+        return SizeSymbol(_in_brackets(str(size.node.expr)), max(int(bounds.lower), 0), greatest)
 
     def _spec(self, name: str, value: Tensor) -> TensorSpec:
         if value.dim() > MOST_DIMENSIONS:
@@ -266,8 +317,7 @@ class _Describer:
 
     def _check(self, condition: Any) -> Check | None:
         """A condition on sizes; None for one that always holds."""
-        sizes = (n for p in self.graph.placeholders for n in p.node.meta["val"].shape)
-        environment = next((n.node.shape_env for n in sizes if isinstance(n, torch.SymInt)), None)
+        environment = self._environment()
         if environment is None:
             return None
         condition = _in_whole_numbers(environment.simplify(condition))
@@ -275,21 +325,36 @@ class _Describer:
             return None
         comparison = _COMPARISONS.get(type(condition).__name__)
         try:
+            if isinstance(condition, sympy.Or):
+                return self._one_of(condition.args, environment)
             if comparison is None or len(condition.args) != 2:
                 raise CannotLower("no comparison of two sizes")
             before = len(self.table.sources)
             left, right = (self.table._convert(e, environment) for e in condition.args)
-            if len(self.table.sources) != before:
-                raise CannotLower("more than whole numbers can say")
-        except CannotLower as reason:
+            for source in self.table.sources[before:]:
+                self._computed(source.expression)
+        except (CannotLower, NoWords) as reason:
             raise ExportError(
                 f"{self.name}: the model holds only where {condition}, which a program cannot "
-                f"check: {reason}; give the sizes bounds (torch.export.Dim) that imply it"
+                f"check: {str(reason) or 'it has no such numbers'}; give the sizes bounds "
+                "(torch.export.Dim) that imply it"
             ) from reason
         kind, is_turned = comparison
         if is_turned:
             left, right = right, left
         return Check(self.words(left), kind, self.words(right))
+
+    def _one_of(self, conditions: Sequence[Any], environment: Any) -> Check:
+        """That one at least of some equations holds: the product of their differences is zero.
+        Raises CannotLower where these are others."""
+        product: Words = []
+        for c in conditions:
+            if not isinstance(c, sympy.Eq):
+                raise CannotLower("no comparison of two sizes")
+            left, right = (self.words(self.table._convert(e, environment)) for e in c.args)
+            product += [*left, *right, CONSTANT, -1, MULTIPLY, ADD]
+            product += [MULTIPLY] if len(product) > len(left) + len(right) + 4 else []
+        return Check(product, EQUAL, [CONSTANT, 0])
 
     def _calls(self, plan: Plan, host: str) -> list[str]:
         """The ops of the plan that PyTorch alone has, by name. Raises ExportError where the host
@@ -340,6 +405,19 @@ def _refuse_parts(name: str, graph: Graph, part: Node) -> None:
                 f"{name}: {op} runs parts of the model, and a program has no branches and loops: "
                 "compute both branches and choose by torch.where, write a loop out"
             )
+
+
+def _bounds(symbols: Sequence[SizeSymbol]) -> Iterator[Check]:
+    """Those of what is computed."""
+    for k, symbol in enumerate(symbols):
+        if symbol.value and symbol.least > -NO_BOUND:
+            yield Check([CONSTANT, symbol.least], AT_MOST, [SYMBOL, k])
+        if symbol.value and symbol.greatest < NO_BOUND:
+            yield Check([SYMBOL, k], AT_MOST, [CONSTANT, symbol.greatest])
+
+
+def _in_brackets(name: str) -> str:
+    return f"({name})" if " " in name else name
 
 
 def _in_whole_numbers(condition: Any) -> Any:

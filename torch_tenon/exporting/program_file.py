@@ -113,10 +113,11 @@ class ProgramFile:
     def _put_method(self, out: Writer, method: Method, kernels: Sequence[PackedKernel]) -> None:
         out.text(method.name)
         out.number(len(method.symbols))
-        for name, least, greatest in method.symbols:
-            out.text(name)
-            out.number(least)
-            out.number(greatest)
+        for symbol in method.symbols:
+            out.text(symbol.name)
+            out.number(symbol.least)
+            out.number(symbol.greatest)
+            out.numbers(symbol.value)
         for specs in (method.inputs, method.outputs):
             out.number(len(specs))
             for spec in specs:

@@ -248,18 +248,21 @@ class SymbolicSizes:
 
         found = self.symbols.get(symbol)
         if found is None:
-            if symbol.extent is not None or symbol.lower < 2:
-                raise UndecidedSize(f"{symbol} is no size from 2 on")
+            if symbol.extent is not None or symbol.lower < 0:
+                raise UndecidedSize(f"{symbol} is no size")
             greatest = int_oo if symbol.greatest is None else symbol.greatest
             bounds = ValueRanges(symbol.lower, greatest)
             if bounds.is_singleton():
                 raise UndecidedSize(f"{symbol} is one number alone")
             hint = max(symbol.hint, symbol.lower)
+            is_never_few = symbol.lower >= 2  # what PyTorch takes for granted of a size
             found = self.environment.create_symbol(
                 hint if symbol.greatest is None else min(hint, symbol.greatest),
                 ConstantSource(symbol.name),
                 dynamic_dim=DimDynamic.DYNAMIC,
                 constraint_dim=StrictMinMaxConstraint(vr=bounds, warn_only=False),
+                positive=is_never_few or None,
+                do_not_specialize_zero_one=not is_never_few,
             )
             self.symbols[symbol] = found
             self.known[found] = Expr({(symbol,): 1})
@@ -279,16 +282,30 @@ def _decided(condition: sympy.Basic, known: dict[sympy.Expr, Index]) -> sympy.Ba
         left, right = (index_of_sympy(e, known, _undecided) for e in condition.args)
     except UndecidedSize:
         return None
-    above, below = nonnegative(left - right - 1), nonnegative(right - left - 1)
+    above, below = _surely(left - right - 1), _surely(right - left - 1)
     if above or below:
         # The two are not equal, and this tells every comparison of them.
         return sympy.true if condition.func(1 if above else -1, 0) else sympy.false
-    not_less, not_greater = nonnegative(left - right), nonnegative(right - left)
+    not_less, not_greater = _surely(left - right), _surely(right - left)
     if not_less and not_greater:
         return sympy.true if condition.func(0, 0) else sympy.false
     if isinstance(condition, sympy.Ge) and not_less:
         return sympy.true
     return sympy.true if isinstance(condition, sympy.Le) and not_greater else None
+
+
+def _surely(e: Index) -> bool:
+    """Whether `e >= 0` is certain. A division by a number is between the fraction and less than one
+    below it: `n - n // 2` is not less than `n / 2`."""
+    if nonnegative(e):
+        return True
+    for monomial, k in e.terms.items() if isinstance(e, Expr) else ():
+        atom = monomial[0] if len(monomial) == 1 else None
+        if isinstance(atom, Div) and isinstance(atom.divisor, int):
+            d, rest = atom.divisor, e - product([k, Expr({monomial: 1})])
+            least = atom.numerator if k < 0 else atom.numerator - (d - 1)
+            return _surely(rest * d + least * k)
+    return False
 
 
 def _undecided(e: sympy.Expr) -> Index:

@@ -17,12 +17,16 @@ from torch._decomp.decompositions import (
     upsample_compute_output_size,
 )
 from torch._prims_common import suggest_memory_format
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from torch_tenon.ops.composition_table import composition
-from torch_tenon.ops.standalone import kernels_are_faster
+from torch_tenon.ops.standalone import kernels_are_faster, standalone
 from torch_tenon.ops.traced import above_gradients
 
 aten = torch.ops.aten
+
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+_MOST_BY_PIXEL = 128  # rows and columns of an image that the CPU's kernels compute pixel by pixel
 
 
 def _nearest(exact: bool) -> Callable[..., Tensor]:
@@ -37,11 +41,12 @@ def _nearest(exact: bool) -> Callable[..., Tensor]:
         places: list[Any] = [None, None]
         for d, (count, scale) in enumerate(zip(output_size, scales, strict=True)):
             size = x.shape[2 + d]
-            step = size / count
+            step: Any = size / count
             if scale is not None and scale > 0:
-                if not exact and _has_its_own_way(size, count, scale):
+                own = False if exact else _has_its_own_way(x, output_size, d, scale)
+                if own is True:
                     return NotImplemented
-                step = 1 / scale
+                step = 1 / scale if own is False else torch.where(own, step, 1 / scale).float()
             numbers = torch.arange(count, dtype=torch.float32, device=x.device)
             place = ((numbers + 0.5 if exact else numbers) * step).to(torch.int64)
             place = place.clamp(max=size - 1)
@@ -58,10 +63,39 @@ def _is_nothing(x: Tensor, output_size: Sequence[int]) -> bool:
     return 0 in (*x.shape[1:], *output_size)
 
 
-def _has_its_own_way(size: int, count: int, scale: float) -> bool:
+def _has_its_own_way(x: Tensor, output_size: Sequence[int], d: int, scale: float) -> bool | Tensor:
     """Whether some of the CPU's kernels take no notice of a scale, since there are as many elements
-    as there were, or twice as many."""
-    return (scale != 1 and count == size) or (scale != 2 and count == 2 * size)
+    as there were, or twice as many; a truth value that is computed where sizes do not tell."""
+    size, count = x.shape[2 + d], output_size[d]
+    same = False if scale == 1 else _are_equal(x, count, size)
+    twice = False if scale == 2 else _are_equal(x, count, 2 * size)
+    if same is True or twice is True:
+        return True
+    found = twice if same is False else same if twice is False else same | twice
+    if found is False or not _may_take_pixels(x):
+        return False
+    if _is_last(x):
+        return found
+    return found & (x.new_full((), sum(output_size), dtype=torch.int64) <= _MOST_BY_PIXEL)
+
+
+def _may_take_pixels(x: Tensor) -> bool:
+    """Whether the CPU may have a kernel for x that takes all channels of a pixel at once."""
+    return x.dim() == 4 or _is_last(x)
+
+
+def _is_last(x: Tensor) -> bool:
+    """Whether there are more than three channels, in memory the last dimension."""
+    return x.dim() > 3 and x.shape[1] > 3 and suggest_memory_format(x) is _CHANNELS_LAST[x.dim()]
+
+
+def _are_equal(x: Tensor, a: int, b: int) -> bool | Tensor:
+    """Whether two sizes are equal, as a tensor beside `x` where nobody knows yet."""
+    if statically_known_true(a == b):
+        return True
+    if statically_known_true(a != b):
+        return False
+    return x.new_full((), a - b, dtype=torch.int64) == 0
 
 
 def _linear(
@@ -77,18 +111,23 @@ def _linear(
     sides: list[list[tuple[Tensor, Tensor | None]]] = []
     for d, (count, scale) in enumerate(zip(output_size, scales, strict=True)):
         place, size = torch.arange(count, device=x.device), x.shape[2 + d]
-        if _is_copied(size, count, None if align_corners else scale):
+        by = scale if not align_corners and scale is not None and scale > 0 else None
+        known = isinstance(size, int) and isinstance(count, int)
+        # Of sizes of any value nobody asks where the step says it anyhow.
+        same = _are_equal(x, size, count) if known or by not in (None, 1) else False
+        if same is True:
             sides.append([(place, None)])
             continue
         # Of as many elements as there were, each is on both sides of itself.
         step_up: Any = 1
-        if not (isinstance(size, int) and isinstance(count, int)):
+        if not known:
             step_up = (x.new_full((), count - size, dtype=torch.int64) != 0).to(torch.int64)
         if align_corners:
             at = place.to(wide) * ((size - 1) / (count - 1) if count > 1 else 0.0)
         else:
-            step = 1 / scale if scale is not None and scale > 0 else size / count
+            step = size / count if by is None else 1 / by
             at = ((place.to(wide) + 0.5) * step - 0.5).clamp(min=0)
+            at = at if same is False else torch.where(same, place.to(wide), at)
         low = at.to(torch.int64).clamp(max=size - 1)
         weight = (at - low).clamp(0, 1).to(of_weights)
         sides.append(
@@ -125,17 +164,9 @@ def _rounds_weights(x: Tensor, output_size: Sequence[int]) -> bool:
     element, for images that are not channels last and larger ones of two dimensions."""
     if not all(isinstance(n, int) for n in (*x.shape, *output_size)):
         return False
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-    if x.dim() > 3 and x.shape[1] > 3 and x.is_contiguous(memory_format=formats[x.dim()]):
+    if x.dim() > 3 and x.shape[1] > 3 and x.is_contiguous(memory_format=_CHANNELS_LAST[x.dim()]):
         return False
-    return x.dim() != 4 or sum(output_size) > 128
-
-
-def _is_copied(size: int, count: int, scale: float | None) -> bool:
-    """Whether elements are copied since there are as many as there were, whatever the scale. Sizes
-    of any value are asked only where the scale does not say so anyhow."""
-    asked = scale is not None and scale > 0 and scale != 1
-    return (asked or (isinstance(size, int) and isinstance(count, int))) and size == count
+    return x.dim() != 4 or sum(output_size) > _MOST_BY_PIXEL
 
 
 def _sized(op: Any) -> Callable[..., Tensor]:
@@ -148,6 +179,12 @@ def _sized(op: Any) -> Callable[..., Tensor]:
         return found
 
     return upsample
+
+
+def _enter_lists(op: Any) -> None:
+    """Enters the form of an op that takes lists, with sizes that PyTorch's trace computes."""
+    above_gradients(op.vec, _sized(op.default))
+    standalone(op.vec)(_sized(op.default))
 
 
 def _gradient_of_any_size(op: Any, keeps_format: bool) -> None:
@@ -183,16 +220,16 @@ for _exact, _name in ((False, "upsample_nearest"), (True, "_upsample_nearest_exa
         _op = getattr(aten, f"{_name}{_rank}d")
         composition(_op.default)(_nearest(_exact))
         above_gradients(_op.default, _where_kernels_are_slower(_nearest(_exact)))
-        above_gradients(_op.vec, _sized(_op.default))
+        _enter_lists(_op)
         _gradient_of_any_size(getattr(aten, f"{_name}{_rank}d_backward").default, False)
 for _name in ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d"):
     _op = getattr(aten, _name)
     composition(_op.default)(_linear)
     above_gradients(_op.default, _where_kernels_are_slower(_linear))
-    above_gradients(_op.vec, _sized(_op.default))
+    _enter_lists(_op)
     _gradient_of_any_size(getattr(aten, f"{_name}_backward").default, "1d" not in _name)
 _gradient_of_any_size(aten.upsample_bicubic2d_backward.default, False)
 _gradient_of_any_size(aten._upsample_bicubic2d_aa_backward.default, False)
 composition(aten.upsample_bicubic2d.default)(_cubic)
 above_gradients(aten.upsample_bicubic2d.default, _where_kernels_are_slower(_cubic))
-above_gradients(aten.upsample_bicubic2d.vec, _sized(aten.upsample_bicubic2d.default))
+_enter_lists(aten.upsample_bicubic2d)

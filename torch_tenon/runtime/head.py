@@ -147,10 +147,12 @@ def _read(f: _Fields) -> Head:
 
 
 def _method(f: _Fields) -> MethodFacts:
-    found = MethodFacts(f.text())
+    found, symbols = MethodFacts(f.text()), list[str]()
     for _ in range(f.count()):
-        found.symbols.append((f.text(), f.number(), f.number()))
-    symbols = [name for name, _, _ in found.symbols]
+        name, least, greatest = f.text(), f.number(), f.number()
+        symbols.append(name)
+        if not f.numbers():  # what is computed of sizes is none that a caller chooses
+            found.symbols.append((name, least, greatest))
     found.inputs, found.outputs = f.specs(symbols), f.specs(symbols)
     for _ in range(f.count()):  # inputs of the plan
         f.number(), f.number()

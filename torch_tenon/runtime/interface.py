@@ -6,4 +6,4 @@ INTERFACE = 1  # TENON_INTERFACE
 OUT_OF_MEMORY, OUT_OF_RANGE = 2, 6  # of the codes of errors
 MOST_DIMENSIONS = 16  # TENON_MOST_DIMENSIONS
 NO_BOUND = 1 << 62  # TENON_NO_BOUND
-MAGIC = b"tenon program 1\n"  # what a program's file begins with
+MAGIC = b"tenon program 2\n"  # what a program's file begins with

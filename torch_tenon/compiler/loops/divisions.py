@@ -1,4 +1,4 @@
-"""Divisions by run-time sizes before the loops that they do not depend on: the C compiler leaves
+"""Divisions by run-time sizes before the loops that they do not depend on: a compiler leaves
 them in there, and makes no vectors around them."""
 
 from __future__ import annotations

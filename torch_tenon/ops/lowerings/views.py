@@ -429,14 +429,10 @@ def stack(b: Build, tensors: Sequence[Value], dim: int = 0) -> Value:
 def constant_pad_nd(b: Build, x: Value, pad: Sequence[Index], value: Any = 0) -> Value:
     """A border of one value; negative widths cut."""
     value = b.fitting(value, x.dtype)
-    if any(not isinstance(n, int) for n in pad):
-        raise CannotLower("padding by a run-time amount")
     rank = len(x.sizes)
-    low = [0] * rank
+    low: list[Index] = [0] * rank
     for k in range(len(pad) // 2):
-        n = pad[2 * k]
-        assert isinstance(n, int)
-        low[rank - 1 - k] = n
+        low[rank - 1 - k] = pad[2 * k]
     sizes = b.out.sizes
 
     def body(p: Position) -> Scalar:
@@ -445,7 +441,7 @@ def constant_pad_nd(b: Build, x: Value, pad: Sequence[Index], value: Any = 0) ->
         for d, i in enumerate(p):
             j = i - low[d]
             at.append(j)
-            if low[d] > 0:
+            if not nonnegative(-low[d]):
                 inside = inside & ops.ge(ops.index(j), 0)
             if sizes[d] - low[d] != x.sizes[d] and not less(sizes[d] - low[d], x.sizes[d]):
                 inside = inside & ops.lt(ops.index(j), ops.index(x.sizes[d]))

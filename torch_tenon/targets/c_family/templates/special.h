@@ -37,7 +37,7 @@ static double bessel_i_scaled(double x, int n) {
       if (fabs(next) > fabs(term) || fabs(next) < 1e-18) break;
       sum += term = next;
     }
-    sum /= sqrt(2 * PI * a);
+    sum /= sqrt(2 * PI) * sqrt(a);
   }
   return n && x < 0 ? -sum : sum;
 }
