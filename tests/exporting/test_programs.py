@@ -21,6 +21,7 @@ from torch.export import Dim
 
 import torch_tenon
 from torch_tenon.exporting.errors import ExportError
+from torch_tenon.runtime.interface import MAGIC
 from torch_tenon.runtime.library import ProgramError
 
 
@@ -515,7 +516,7 @@ def test_a_program_that_is_closed(tmp_path: Path) -> None:
 )
 def test_a_head_that_is_none_is_refused(tmp_path: Path, head: bytes) -> None:
     path = tmp_path / "damaged.tenon"
-    path.write_bytes(b"tenon program 1\n" + len(head).to_bytes(8, "little") + bytes(8) + head)
+    path.write_bytes(MAGIC + len(head).to_bytes(8, "little") + bytes(8) + head)
     with pytest.raises(ProgramError, match="is damaged: its head is no head"):
         torch_tenon.load(path)
 
