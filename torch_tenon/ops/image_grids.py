@@ -20,7 +20,8 @@ Ints = Sequence[int]
 
 def _axes(x: Tensor, size: Ints, align_corners: bool) -> list[Tensor] | None:
     """The places of an image's elements along its dimensions, the last one first, as the CPU's
-    kernel rounds them; with dimensions of 1 for those that come after. None where such steps are the kernel's alone."""
+    kernel rounds them; with dimensions of 1 for those that come after. None where such steps are
+    the kernel's alone."""
     found = []
     for k, count in enumerate(size[:1:-1]):
         if count <= 1:
