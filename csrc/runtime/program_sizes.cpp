@@ -131,12 +131,8 @@ std::optional<Bounds> bounds_of(const SizeExpression& value, std::span<const Sym
   };
   return value.fold<Bounds>(
       symbols.size(),
-      [](int64_t number) {
-        return Bounds{bounded(number), bounded(number)};
-      },
-      [&](size_t k) {
-        return Bounds{symbols[k].least, symbols[k].greatest};
-      },
+      [](int64_t number) { return Bounds{bounded(number), bounded(number)}; },
+      [&](size_t k) { return Bounds{symbols[k].least, symbols[k].greatest}; },
       join);
 }
 

@@ -143,9 +143,8 @@ TEST(parts_of_a_program_that_do_not_fit_are_refused) {
   refused("nothing makes one", [](D& d) { d.methods[0].copies.clear(); });
   refused("not made yet", [](D& d) { d.methods[0].copies[0].source = {From::output, 1}; });
   refused("does not fit the sizes", [](D& d) { d.methods[1].plan.slots[0].nbytes = 17; });
-  refused("does not fit the sizes", [](D& d) {
-    d.methods[1].copies[0].source = {From::weight, 1};
-  });
+  refused(
+      "does not fit the sizes", [](D& d) { d.methods[1].copies[0].source = {From::weight, 1}; });
 }
 
 TEST(what_calls_make_is_made_once_and_then_let_go_of) {
@@ -159,7 +158,7 @@ TEST(what_calls_make_is_made_once_and_then_let_go_of) {
       tests::failed(__FILE__, __LINE__, "the error is '" + said + "', and no '" + text + "'");
   };
   using D = ProgramDraft;
-  const auto results = [](D & d) -> auto& {
+  const auto results = [](D& d) -> auto& {
     return std::get<tests::Call>(d.methods[0].plan.steps[0].work).results;
   };
   refused("is not let go of", [](D& d) { d.methods[0].plan.steps[0].released = {3}; });
