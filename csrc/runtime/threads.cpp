@@ -14,6 +14,7 @@
 namespace tenon {
 namespace {
 
+// All zeros where a thread has none: what begins as anything else lies in the library.
 struct Team {
   int number = 0;
   int others = 0;  // beside it

@@ -238,7 +238,8 @@ class _Describer:
         return [of_storage[s] for s in plan.program.storages if s.kind == "output"]
 
     def _symbols(self) -> list[SizeSymbol]:
-        """Raises ExportError for a size that no program computes."""
+        """The sizes of inputs, and what is computed of these. Raises ExportError for a size that no
+        program computes."""
         found: list[SizeSymbol] = []
         for source, size in zip(self.table.sources, self.built.program.sizes, strict=True):
             if source.dim >= 0:
@@ -261,7 +262,6 @@ class _Describer:
 
     def _computed(self, e: Any) -> Words:
         """The words of a number that is computed of sizes. Raises NoWords."""
-
         environment = self._environment()
 
         def of_symbol(symbol: Any) -> Words:
@@ -280,6 +280,7 @@ class _Describer:
         return next((n.node.shape_env for n in sizes if isinstance(n, torch.SymInt)), None)
 
     def _symbol(self, source: SizeSource) -> SizeSymbol:
+        """A size of an input. Raises ExportError where the model itself has that tensor."""
         placeholder = self.graph.placeholders[source.argument]
         if not isinstance(placeholder, Given):
             raise ExportError(f"{self.name}: {placeholder.name!r} has a dynamic size")
@@ -347,13 +348,12 @@ class _Describer:
     def _one_of(self, conditions: Sequence[Any], environment: Any) -> Check:
         """That one at least of some equations holds: the product of their differences is zero.
         Raises CannotLower where these are others."""
-        product: Words = []
+        product: Words = [CONSTANT, 1]
         for c in conditions:
             if not isinstance(c, sympy.Eq):
                 raise CannotLower("no comparison of two sizes")
             left, right = (self.words(self.table._convert(e, environment)) for e in c.args)
-            product += [*left, *right, CONSTANT, -1, MULTIPLY, ADD]
-            product += [MULTIPLY] if len(product) > len(left) + len(right) + 4 else []
+            product += [*left, *right, CONSTANT, -1, MULTIPLY, ADD, MULTIPLY]
         return Check(product, EQUAL, [CONSTANT, 0])
 
     def _calls(self, plan: Plan, host: str) -> list[str]:
@@ -408,7 +408,7 @@ def _refuse_parts(name: str, graph: Graph, part: Node) -> None:
 
 
 def _bounds(symbols: Sequence[SizeSymbol]) -> Iterator[Check]:
-    """Those of what is computed."""
+    """The bounds of what is computed, which its kernels rely on."""
     for k, symbol in enumerate(symbols):
         if symbol.value and symbol.least > -NO_BOUND:
             yield Check([CONSTANT, symbol.least], AT_MOST, [SYMBOL, k])

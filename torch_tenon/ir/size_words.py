@@ -3,13 +3,32 @@ back."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 
 from torch_tenon.ir.index import Atom, Div, Division, Expr, Index, Symbol, floordiv, mod, var
 from torch_tenon.ir.values import set_hint
-from torch_tenon.runtime.size_words import ADD, CONSTANT, DIVIDE, MODULO, MULTIPLY, SYMBOL, fold
+from torch_tenon.runtime.size_words import (
+    ADD,
+    CONSTANT,
+    DIVIDE,
+    EXACTLY,
+    MODULO,
+    MULTIPLY,
+    SYMBOL,
+    fold,
+)
 
 LEAST = 2  # of a symbol: what 0 and 1 mean to an op is no matter of size
+
+
+_JOINS: dict[int, Callable[[Index, Index], Index]] = {
+    ADD: operator.add,
+    MULTIPLY: operator.mul,
+    DIVIDE: floordiv,
+    MODULO: mod,
+    EXACTLY: floordiv,
+}
 
 
 def symbols_of(examples: Sequence[int]) -> list[Symbol]:
@@ -23,16 +42,14 @@ def symbols_of(examples: Sequence[int]) -> list[Symbol]:
 
 
 def index_of(words: Sequence[int], symbols: Sequence[Symbol]) -> Index:
-    """The expression in these symbols. Divisions round down, also those that leave no rest."""
-
-    def join(word: int, a: Index, b: Index) -> Index:
-        if word == ADD:
-            return a + b
-        if word == MULTIPLY:
-            return a * b
-        return (mod if word == MODULO else floordiv)(a, b)
-
-    return fold(words, lambda number: number, lambda k: var(symbols[k]), join)
+    """The expression in these symbols. Divisions round down, also those that leave no rest. Raises
+    KeyError for words that no index says."""
+    return fold(
+        words,
+        lambda number: number,
+        lambda k: var(symbols[k]),
+        lambda word, a, b: _JOINS[word](a, b),
+    )
 
 
 def words_of(e: Index, symbols: Sequence[Symbol]) -> list[int]:

@@ -72,21 +72,18 @@ def _has_its_own_way(x: Tensor, output_size: Sequence[int], d: int, scale: float
     if same is True or twice is True:
         return True
     found = twice if same is False else same if twice is False else same | twice
-    if found is False or not _may_take_pixels(x):
-        return False
-    if _is_last(x):
+    # Those kernels compute pixel by pixel.
+    if found is False or _is_last(x):
         return found
+    if x.dim() != 4:
+        return False
     return found & (x.new_full((), sum(output_size), dtype=torch.int64) <= _MOST_BY_PIXEL)
-
-
-def _may_take_pixels(x: Tensor) -> bool:
-    """Whether the CPU may have a kernel for x that takes all channels of a pixel at once."""
-    return x.dim() == 4 or _is_last(x)
 
 
 def _is_last(x: Tensor) -> bool:
     """Whether there are more than three channels, in memory the last dimension."""
-    return x.dim() > 3 and x.shape[1] > 3 and suggest_memory_format(x) is _CHANNELS_LAST[x.dim()]
+    form = _CHANNELS_LAST.get(x.dim())
+    return form is not None and x.shape[1] > 3 and x.is_contiguous(memory_format=form)
 
 
 def _are_equal(x: Tensor, a: int, b: int) -> bool | Tensor:
@@ -164,9 +161,7 @@ def _rounds_weights(x: Tensor, output_size: Sequence[int]) -> bool:
     element, for images that are not channels last and larger ones of two dimensions."""
     if not all(isinstance(n, int) for n in (*x.shape, *output_size)):
         return False
-    if x.dim() > 3 and x.shape[1] > 3 and x.is_contiguous(memory_format=_CHANNELS_LAST[x.dim()]):
-        return False
-    return x.dim() != 4 or sum(output_size) > _MOST_BY_PIXEL
+    return not _is_last(x) and (x.dim() != 4 or sum(output_size) > _MOST_BY_PIXEL)
 
 
 def _sized(op: Any) -> Callable[..., Tensor]:

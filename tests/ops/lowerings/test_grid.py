@@ -171,3 +171,22 @@ def test_maps_of_whole_numbers(align: bool) -> None:
     theta = torch.tensor([[[1, 2, -1], [3, 1, 2]]])
     same_by_plans(lambda t: F.affine_grid(t.double(), [1, 1, 3, 4], align), theta, rtol=1e-12)
     same_by_plans(lambda t: aten.affine_grid_generator(t, [1, 1, 3, 4], align), theta)
+
+
+@pytest.mark.parametrize("align", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_grids_of_16_bits_at_sizes(
+    dtype: torch.dtype, align: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The steps of these are the kernel's alone: they were an error of the composition's, and their
+    window got no plan."""
+
+    def compute(theta: torch.Tensor, n: int) -> torch.Tensor:
+        return F.affine_grid(theta, [len(theta), 3, n, n + 2], align) + 1
+
+    with executing("compiled"), caplog.at_level(logging.DEBUG, "torch_tenon"):
+        for n in (5, 5, 7, 7, 6, 6, 9, 9):
+            theta = torch.randn(n - 1, 2, 3).to(dtype)
+            assert_same(compute(theta.to("tenon"), n), compute(theta, n), rtol=0, atol=0)
+    text = [r.getMessage() for r in caplog.records]
+    assert not [t for t in text if "TypeError" in t or "AttributeError" in t or "no plan" in t]

@@ -130,6 +130,16 @@ def test_the_bessel_function_that_is_scaled_keeps_its_sign(run: Callable[..., Re
     assert torch.equal(got.signbit(), torch.special.i1e(x).signbit())
 
 
+def test_bessel_functions_that_are_scaled_of_huge_numbers(run: Callable[..., Results]) -> None:
+    """Twice pi times the number is infinite."""
+    for dtype in (torch.float64, torch.float32):
+        huge = torch.finfo(dtype).max
+        x = torch.tensor([huge, -huge, huge / 7, -huge / 5, 1e37, 40.0], dtype=dtype)
+        for function in (torch.special.i0e, torch.special.i1e):
+            (got,) = run(lambda x, f=function: [f(x)], x)
+            torch.testing.assert_close(got, function(x), rtol=1e-6, atol=0)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("p", [0.5, 1.0])
 def test_dropout_multiplies(p: float, dtype: torch.dtype, run: Callable[..., Results]) -> None:
