@@ -146,6 +146,21 @@ def test_sizes_that_are_computed(name: str, tmp_path: Path) -> None:
     assert refused <= 2
 
 
+def test_attention_of_patches_that_are_filled_up(tmp_path: Path) -> None:
+    """How many there are is a division of the size, which its bounds tell to be none and not 1."""
+
+    def attended(x: Tensor) -> Tensor:
+        patches = F.pad(x, (0, -x.shape[2] % 8)).unflatten(2, (-1, 8)).mean(1)
+        return F.scaled_dot_product_attention(patches, patches, patches)
+
+    shapes = ({2: Dim.AUTO(min=9, max=4000)},)
+    model = Function(attended).eval()
+    program = exported(tmp_path, model, (torch.randn(2, 3, 100),), dynamic_shapes=shapes)
+    for length in (9, 16, 17, 98, 1001):
+        x = torch.randn(2, 3, length)
+        torch.testing.assert_close(program(x), attended(x), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_borders_that_are_computed_compiled(dynamic: bool | None) -> None:
     """They ran as a call of PyTorch's kernel."""

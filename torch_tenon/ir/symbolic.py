@@ -83,6 +83,8 @@ def _compute(
             return -floordiv(args[1] - 1 - args[0], args[1])
         if name in ("Mod", "PythonMod") and nonnegative(args[0]):
             return mod(*args)
+        if name == "PythonMod" and nonnegative(-args[0]):  # up to the next multiple
+            return product([args[1], floordiv(args[1] - 1 - args[0], args[1])]) + args[0]
     if name in ("Max", "Min"):
         sign = 1 if name == "Max" else -1
         for a in args:  # the one that is the greatest, or the least, whatever the sizes
